@@ -1,15 +1,20 @@
-"""`python -m bench.backlog`: a long backlog of small messages is consumed from its start, from disk, while sends go on.
+"""`python -m bench.backlog`: consumes a long backlog of small messages from its start, from disk, while sends go on.
 
-The page cache is told to give back everything that the nodes have written before (`posix_fadvise`), so that the
-consumer's first pulls, and the nodes' read-ahead, need the disk. Sends run alone first and then beside the consumer, on
-a topic of their own. Memory is RssAnon, sampled twice a second while the backlog is consumed. It ends with exit code 1
-if a message is missing, if anything was answered with an error, if a node's memory grew by more than `GROWTH_MB`, if
-the node that was consumed from read less than `FROM_DISK` of the backlog from its disk, or if sends were slower beside
-the consumer than alone by more than `SLOWER`, 15 %: the median rate of the runs beside it, the last of which may
-outlast it, against the median of three alone. Other work on the machine counts as a slow node does.
+The kernel is told to drop the page cache of the nodes' files first (`posix_fadvise`). The consumer's first pulls, and
+the nodes' read-ahead, then need the disk. Sends run alone first and then beside the consumer, on a topic of their own.
+Memory is RssAnon, sampled twice a second while the backlog is consumed. The program ends with exit code 1 in any of
+these cases:
 
-Sends are judged beside a backlog of `JUDGED_MESSAGES`, 30,000,000, or more. Beside a shorter one, which is over in a
-few runs of them, they lose more (docs/performance-of-features.md): that is printed.
+- A message is missing, or a request was answered with an error.
+- A node's memory grew by more than `GROWTH_MB`.
+- The node that was consumed from read less than `FROM_DISK` of the backlog from its disk.
+- Sends were slower beside the consumer than alone by more than `SLOWER`, 15 %.
+
+The last rule compares the median rate of the runs beside the consumer with the median of three runs alone. The last run
+beside the consumer may outlast it. Other work on the machine has the same effect as a slow node.
+
+Sends are judged beside a backlog of `JUDGED_MESSAGES`, 30,000,000, or more. A shorter backlog is over in a few runs,
+beside which sends lose more (docs/performance/features.md). The loss is then only printed.
 """
 
 from __future__ import annotations
@@ -44,20 +49,21 @@ SENDS: Final = Load(connections=1, window=64, body_bytes=1024)
 LIMIT_S: Final = 3_600.0
 SAMPLE_S: Final = 0.5
 GROWTH_MB: Final = 64
-"""What a node may take more while a backlog of any length is consumed: buffers of its connections."""
+"""Maximum growth of a node's memory while a backlog of any length is consumed, in MB: buffers of its connections."""
 FROM_DISK: Final = 0.5
-"""The share of the backlog that has to come from the disk, or else it was in memory."""
+"""Minimum share of the backlog that must come from the disk. With less, the backlog was in memory."""
 SLOWER: Final = 0.15
-"""The share of their rate that sends may lose to a consumer that reads old messages from disk."""
+"""Maximum share of their rate that sends may lose to a consumer that reads old messages from disk."""
 JUDGED_MESSAGES: Final = 30_000_000
-"""The shortest backlog whose consumer runs long enough for the sends beside it to be judged."""
+"""Minimum length of a backlog whose consumer runs long enough for the sends beside it to be judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a backlog of so many `messages` came to: its consumer, sends without and beside it, nodes' memory.
+    """Results of a backlog of `messages`: its consumer, sends without and beside it, growth of the nodes' memory.
 
-    The log had `stored_mb` of it, `read_mb` the consumer's node read from disk after the page cache was given back.
+    The backlog took `stored_mb` of the log. After the page cache was dropped, the consumer's node read `read_mb` from
+    disk.
     """
 
     messages: int
@@ -72,13 +78,15 @@ class Measured:
 @click.command()
 @click.option("--messages", default=JUDGED_MESSAGES, show_default=True, help="Messages of 100 bytes in the backlog.")
 @click.option("--seconds", default=10.0, show_default=True, help="Length of each run of sends.")
-@click.option("--work-dir", type=click.Path(path_type=Path), help="Where the cluster lives; a temporary directory.")
+@click.option(
+    "--work-dir", type=click.Path(path_type=Path), help="Folder of the cluster. Default: a temporary directory."
+)
 def main(messages: int, seconds: float, work_dir: Path | None) -> None:
-    """Fill, forget the page cache, consume while sends go on.
+    """Fill, drop the page cache, and consume while sends go on.
 
-    Errors, missing messages, memory that grows, and a backlog that was not read from disk make it fail. So do sends
-    that lose more than 15 % of their rate to the consumer, with 30,000,000 messages or more: with fewer, what they lose
-    is printed and not judged.
+    Fails on errors, missing messages, growing memory, and a backlog that was not read from disk. With 30,000,000
+    messages or more, it also fails if sends lose more than 15 % of their rate to the consumer. With fewer messages the
+    loss is only printed.
     """
     stop_on_sigterm()
     directory = Path(mkdtemp(prefix="dledger-bench-", dir=work_dir))
@@ -92,7 +100,7 @@ def main(messages: int, seconds: float, work_dir: Path | None) -> None:
 
 
 def measure(cluster: BenchCluster, messages: int, seconds: float) -> Measured:
-    """Print what filling, sending alone, and consuming beside sends come to, and return it."""
+    """Print and return the results of filling, sending alone, and consuming beside sends."""
     program = build_generator()
     cluster.create_topic(BACKLOG, QUEUES)
     cluster.create_topic(BESIDE, QUEUES)
@@ -110,7 +118,7 @@ def measure(cluster: BenchCluster, messages: int, seconds: float) -> Measured:
     cluster_bytes = forget_page_cache(cluster.data_dir)
     print(f"page cache of {cluster_bytes / 1e9:.2f} GB given back")
     before = {node.node_id: anonymous_rss_mb(node.pid()) for node in cluster.nodes}
-    cold = _cold_reads(cluster.nodes)
+    cold = _count_cold_reads(cluster.nodes)
     with ThreadPoolExecutor(1) as pool, _Memory(cluster.nodes) as memory:
         began = time.monotonic()
         consuming = pool.submit(load, CONSUME, topic=BACKLOG, seconds=LIMIT_S, messages=messages)
@@ -121,7 +129,7 @@ def measure(cluster: BenchCluster, messages: int, seconds: float) -> Measured:
         consumed = consuming.result()
         took = memory.stopped_at - began
     read_mb = disk_read_mb(leader.pid()) - read_before_mb
-    cold = _cold_reads(cluster.nodes) - cold
+    cold = _count_cold_reads(cluster.nodes) - cold
     print(f"consumed {consumed.acknowledged_total} in {took:.1f} s: {consumed.acknowledged_total / took:,.0f}/s")
     print(f"pulls that waited for the disk: {cold:.0f}, {read_mb:.0f} MB read from it, errors: {consumed.errors}")
     _show_sends(alone, beside)
@@ -138,7 +146,9 @@ def _show_sends(alone: Sequence[LoadResult], beside: Sequence[LoadResult]) -> No
 
 
 def what_is_wrong(measured: Measured) -> list[str]:
-    """What must not be on any machine, a text each: errors, missing messages, a backlog in memory, memory that grew."""
+    """Return faults that must not occur on any machine: errors, missing messages, a backlog in memory, growing
+    memory.
+    """
     consumed = measured.consumed
     wrong = [f"errors: {run.errors}" for run in (consumed, *measured.alone, *measured.beside) if run.errors]
     if consumed.acknowledged_total < measured.messages:  # a last pull may bring more than is left
@@ -151,8 +161,9 @@ def what_is_wrong(measured: Measured) -> list[str]:
 
 
 def what_is_slow(measured: Measured) -> list[str]:
-    """What must not be on a machine that does nothing else: sends that lost more than `SLOWER` to the consumer of a
-    backlog of `JUDGED_MESSAGES` or more.
+    """Return faults that must not occur on an otherwise idle machine.
+
+    Such a fault is a loss of more than `SLOWER` by sends beside the consumer of a backlog of `JUDGED_MESSAGES` or more.
     """
     alone, beside = _rate(measured.alone), _rate(measured.beside)
     if measured.messages < JUDGED_MESSAGES or beside >= alone * (1 - SLOWER):
@@ -166,7 +177,7 @@ def _rate(runs: Sequence[LoadResult]) -> float:
 
 
 def forget_page_cache(directory: Path) -> int:
-    """Have the kernel drop what it keeps of the files below a directory; how large they are."""
+    """Make the kernel drop its page cache of the files below a directory. Returns the size of the files."""
     size = 0
     for path in sorted(directory.rglob("*")):
         if not path.is_file():
@@ -182,7 +193,7 @@ def forget_page_cache(directory: Path) -> int:
 
 
 class _Memory:
-    """Samples of the nodes' memory while a block runs, or until it is stopped."""
+    """Samples the nodes' memory while a block runs, or until it is stopped."""
 
     def __init__(self, nodes: Sequence[BenchNode]) -> None:
         self._pids = {node.node_id: node.pid() for node in nodes}
@@ -200,13 +211,13 @@ class _Memory:
         self._thread.join()
 
     def stop(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         if not self._end.is_set():
             self.stopped_at = time.monotonic()
             self._end.set()
 
     def show_growth(self, before_mb: Mapping[str, float]) -> dict[str, float]:
-        """Print each node's memory; return how much more than before it had at most, MB."""
+        """Print each node's memory. Returns the maximum growth of each node in MB."""
         for node_id, seen in self.seen.items():
             print(f"{node_id}: {before_mb[node_id]:.0f} MB before, {min(seen):.0f} to {max(seen):.0f} MB meanwhile")
         return {node_id: max(seen) - before_mb[node_id] for node_id, seen in self.seen.items()}
@@ -219,14 +230,16 @@ class _Memory:
                 return
 
 
-def _cold_reads(nodes: Sequence[BenchNode]) -> float:
-    """How often pulls have waited for the disk, at all nodes."""
-    found = 0.0
+def _count_cold_reads(nodes: Sequence[BenchNode]) -> float:
+    """Return how often pulls have waited for the disk, at all nodes together."""
+    cold_reads = 0.0
     for node in nodes:
         with urllib.request.urlopen(f"http://127.0.0.1:{node.client_port + 2}/metrics", timeout=5.0) as answer:
             lines = answer.read().decode().splitlines()
-        found += sum(float(line.split()[-1]) for line in lines if line.startswith("dledger_broker_cold_reads_total"))
-    return found
+        cold_reads += sum(
+            float(line.split()[-1]) for line in lines if line.startswith("dledger_broker_cold_reads_total")
+        )
+    return cold_reads
 
 
 if __name__ == "__main__":

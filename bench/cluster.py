@@ -1,4 +1,6 @@
-"""A name server and one group of three brokers under test, driven through the public `dledger` command only."""
+"""A cluster under test: one name server and one group of three brokers, driven only through the public `dledger`
+command.
+"""
 
 import os
 import signal
@@ -27,7 +29,7 @@ _COMMAND_TIMEOUT_S = 60.0
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a node's `/status` that the benchmarks look at."""
+    """The part of a node's `/status` that the benchmarks use."""
 
     node_id: str
     role: str
@@ -40,7 +42,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class BenchNode:
-    """One broker process: where it listens and where its files are."""
+    """One broker process, with its port and the directory of its files."""
 
     node_id: str
     client_port: int
@@ -51,7 +53,7 @@ class BenchNode:
         return int((self.directory / "pid").read_text().split()[0])
 
     def status(self) -> NodeStatus | None:
-        """Return what the node says of itself, None when it does not answer within a second."""
+        """Return the node's status, None if it does not answer within a second."""
         url = f"http://127.0.0.1:{self.client_port + 2}/status"
         try:
             with urllib.request.urlopen(url, timeout=1.0) as answer:
@@ -61,7 +63,7 @@ class BenchNode:
 
 
 class ClusterError(RuntimeError):
-    """The cluster did not do what was asked of it in time; the message says what, and where its logs are."""
+    """The cluster did not do in time what it was asked for. The message says what, and where its logs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class BenchCluster:
             )  # fmt: skip
         except BaseException:
             with suppress(ClusterError):
-                cluster.stop()  # what was started before it failed or was interrupted
+                cluster.stop()  # stops everything that was started before the failure or interruption
             raise
         return cluster
 
@@ -102,27 +104,27 @@ class BenchCluster:
         self.command("down", "--data", str(self.data_dir))
 
     def command(self, *arguments: str) -> str:
-        """Run `dledger` with `arguments` and return what it printed; raises `ClusterError` when it fails."""
+        """Run `dledger` with `arguments` and return its output. Raises `ClusterError` when it fails."""
         program = Path(sys.executable).with_name("dledger")
-        done = subprocess.run(
+        result = subprocess.run(
             [str(program), *arguments], capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False
         )
-        if done.returncode != 0:
+        if result.returncode != 0:
             raise ClusterError(
-                f"dledger {arguments[0]} failed ({done.returncode}): {(done.stderr or done.stdout).strip()}"
+                f"dledger {arguments[0]} failed ({result.returncode}): {(result.stderr or result.stdout).strip()}"
             )
-        return done.stdout
+        return result.stdout
 
     def leader(self, timeout_s: float = 15.0) -> BenchNode:
-        """Return the node that leads, once one says so."""
+        """Return the leader, once a node says that it leads."""
         return self._await(self._find_leader, "a leader", timeout_s)
 
     def await_equal(self, timeout_s: float = 60.0) -> None:
-        """Wait until all nodes answer, one leads, and all have applied what it has committed."""
+        """Wait until all nodes answer, one leads, and all have applied the leader's committed entries."""
         self._await(self._all_equal, "all replicas to be equal", timeout_s)
 
     def await_queue_files(self, topic: str, queues: int, timeout_s: float = 60.0) -> None:
-        """Wait until every node has files for so many queues of a topic: they are written behind the sends."""
+        """Wait until every node has files for `queues` queues of a topic: they are written behind the sends."""
         directories = [node.directory / "consumequeue" / topic for node in self.nodes]
 
         def all_written() -> bool | None:
@@ -143,12 +145,12 @@ class BenchCluster:
         self.command("node", "start", "--data", str(self.data_dir), node.node_id, "--detach")
 
     def create_topic(self, name: str, queues: int) -> None:
-        """Create a topic; returns once the name server knows of it."""
+        """Create a topic. Returns once the name server knows it."""
         server = f"127.0.0.1:{self.namesrv_port}"
         self.command("topic", "create", name, "--queues", str(queues), "--namesrv", server)
 
     def log_bytes(self) -> int:
-        """The size of the leader's log, without space that is only reserved."""
+        """Return the size of the leader's log in bytes, without space that is only reserved."""
         log = self.leader().status()
         return 0 if log is None else log.last_position - log.first_position
 
@@ -161,24 +163,24 @@ class BenchCluster:
 
     def _all_equal(self) -> bool | None:
         statuses = [node.status() for node in self.nodes]
-        known = [status for status in statuses if status is not None]
-        leading = [status for status in known if status.role == "leader"]
-        if len(known) < len(self.nodes) or len(leading) != 1:
+        answered = [status for status in statuses if status is not None]
+        leading = [status for status in answered if status.role == "leader"]
+        if len(answered) < len(self.nodes) or len(leading) != 1:
             return None
-        return all(status.applied_index >= leading[0].commit_index for status in known) or None
+        return all(status.applied_index >= leading[0].commit_index for status in answered) or None
 
     def _await(self, probe: Callable[[], T | None], what: str, timeout_s: float) -> T:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if (found := probe()) is not None:
-                return found
+            if (result := probe()) is not None:
+                return result
             time.sleep(_POLL_S)
         raise ClusterError(f"waited {timeout_s:.0f} s for {what}; logs are in {self.data_dir}/*/log")
 
 
 @contextmanager
 def running_cluster(data_dir: Path, flush: Flush, engine: str = "native") -> Iterator[BenchCluster]:
-    """Start a cluster, and stop it at the end whatever happens."""
+    """Start a cluster, and stop it at the end of the block."""
     cluster = BenchCluster.start(data_dir, flush, engine)
     try:
         yield cluster

@@ -1,4 +1,4 @@
-"""Compiles the load generators, with the system's C compiler or with PyPI's `ziglang`."""
+"""Compiler of the load generators: the system's C compiler or PyPI's `ziglang`."""
 
 import hashlib
 import importlib.util
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dledger.extras import install_command
+from dledger_base.extras import install_command
 
 SOURCE = Path(__file__).with_name("gen.c")
 TAIL_SOURCE = Path(__file__).with_name("tail.c")
@@ -21,7 +21,7 @@ class NoCompilerError(RuntimeError):
 
 
 def find_compiler() -> list[str]:
-    """Return the command that compiles C; raises `NoCompilerError`, which says how to get one."""
+    """Return the command that compiles C. Raises `NoCompilerError`, which says how to get a compiler."""
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
@@ -31,10 +31,10 @@ def find_compiler() -> list[str]:
 
 
 def build_generator(build_dir: Path = BUILD_DIR, source: Path = SOURCE) -> Path:
-    """Return a compiled generator, built anew only when its sources, compiler or flags have changed.
+    """Return a compiled generator. It is built anew only when its sources, compiler or flags have changed.
 
-    Linux only, because the generator waits with epoll. Raises `NoCompilerError`, or `subprocess.CalledProcessError`
-    when the compiler refuses.
+    Works on Linux only, because the generator waits with epoll. Raises `NoCompilerError`, or
+    `subprocess.CalledProcessError` when the compiler fails.
     """
     compiler = find_compiler()
     parts = (source.read_bytes(), SHARED.read_bytes(), "\0".join([*compiler, *_FLAGS]).encode())

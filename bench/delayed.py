@@ -1,8 +1,9 @@
-"""`python -m bench.delayed`: how late delayed messages come, and what a million that wait cost three nodes.
+"""`python -m bench.delayed`: measures the lateness of delayed messages, and the cost of a million waiting messages.
 
-Lateness runs from the moment that a message has asked for to its arrival at a consumer on the same machine. Memory is
-RssAnon. A start runs from the moment at which all killed nodes are started to the arrival of a message that is sent
-then with a delay of a twentieth of a second: only an index that has reached what is applied fires anything.
+Lateness is the time from the moment that a message asked for to its arrival at a consumer on the same machine. Memory
+is RssAnon of each of the three nodes. The time of a start runs from the start of all killed nodes to the arrival of a
+new message. That message is sent with a delay of 50 ms. Only a time index that has caught up with the applied log
+delivers it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ BODY: Final = b"x" * 100
 
 
 @click.command()
-@click.option("--rate", default=2_000, show_default=True, help="Messages that are due in a second.")
-@click.option("--seconds", default=20, show_default=True, help="For so long that many are due; 0: not at all.")
-@click.option("--pending", default=1_000_000, show_default=True, help="Messages that wait; 0: measure lateness alone.")
-@click.option("--plain", is_flag=True, help="The pending ones do not wait: what they take is no cost of waiting.")
+@click.option("--rate", default=2_000, show_default=True, help="Number of messages that are due in a second.")
+@click.option(
+    "--seconds", default=20, show_default=True, help="Length of the measurement of lateness, in seconds; 0: none."
+)
+@click.option(
+    "--pending", default=1_000_000, show_default=True, help="Number of messages that wait; 0: measure only lateness."
+)
+@click.option("--plain", is_flag=True, help="Send the pending messages without a delay, to compare their cost.")
 def main(*, rate: int, seconds: int, pending: int, plain: bool) -> None:
     """Measure lateness, then memory and a start."""
     stop_on_sigterm()
@@ -57,7 +62,7 @@ def main(*, rate: int, seconds: int, pending: int, plain: bool) -> None:
 
 
 async def lateness(cluster: BenchCluster, rate: int, seconds: int) -> None:
-    """Have `rate` messages due in each of so many seconds, at equal distances, and print how late they came."""
+    """Make `rate` messages due in each of `seconds` seconds, at equal distances, and print how late they came."""
     namesrv, count = f"127.0.0.1:{cluster.namesrv_port}", rate * seconds
     first_ms = int(time.time() * 1000) + 5_000 + count
     dues = [first_ms + number * 1000 // rate for number in range(count)]
@@ -91,15 +96,15 @@ def _report(late_ms: Sequence[float]) -> None:
 
 
 def hold(cluster: BenchCluster, count: int, load: Load) -> None:
-    """Have so many sent, and start all nodes anew."""
-    before = _memory(cluster)
+    """Send `count` messages, and start all nodes anew."""
+    memory_before = _memory(cluster)
     result = run_load(
         build_generator(), load, port=cluster.leader().client_port, topic=TOPIC, seconds=1800, messages=count
     )
     print(f"{count} messages sent, delayed by {load.delay_s} s, {result.messages_per_s:,.0f}/s", flush=True)
     cluster.await_equal()
-    time.sleep(5.0)  # what is still being written
-    print(f"memory, MB: {before} before, {_memory(cluster)} with them", flush=True)
+    time.sleep(5.0)  # time for background writes
+    print(f"memory, MB: {memory_before} before, {_memory(cluster)} with them", flush=True)
     for node in cluster.nodes:
         cluster.kill(node)
     began = time.monotonic()
@@ -110,7 +115,7 @@ def hold(cluster: BenchCluster, count: int, load: Load) -> None:
 
 
 async def _first_delivery(cluster: BenchCluster) -> None:
-    """Return once a message came that was sent with a delay; until a node leads, everything fails."""
+    """Return once a message came that was sent with a delay. Until a node leads, every send fails."""
     namesrv = f"127.0.0.1:{cluster.namesrv_port}"
     async with PullConsumer(namesrv) as consumer, Producer(namesrv, timeout=2) as producer:
         while True:

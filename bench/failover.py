@@ -1,4 +1,4 @@
-"""Measurement of how long this project's own client stands still when the leader is killed."""
+"""Measurement of the gap that this project's own client sees when the leader is killed."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ from dledger_client.errors import ClientError
 _BODY = bytes(1024)
 _SENDS_BETWEEN_KILLS = 50
 _GAP_LIMIT_S = 30.0
-_AFTER_FAILURE_S = 0.005  # a send that fails at once must not keep the loop from everything else
+_AFTER_FAILURE_S = 0.005  # a send that fails at once must not occupy the event loop all the time
 
 
 class _SteadySender:
-    """Sends one message after the other, and remembers when the newest acknowledged one was begun and answered."""
+    """Sends one message after the other. Remembers when the newest acknowledged send began and was answered."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
@@ -56,15 +56,15 @@ class _SteadySender:
 
 
 async def measure_failover(cluster: BenchCluster, topic: str, kills: int) -> FailoverReport:
-    """Kill the leader `kills` times, each time bringing it back before the next, and return the gaps.
+    """Kill the leader `kills` times, restart it before the next kill, and return the gaps.
 
-    A gap ends with the acknowledgement of a send begun after the kill, because an answer may already have been on its
-    way. Raises `TimeoutError` when one lasts longer than 30 s.
+    A gap ends with the acknowledgement of a send that began after the kill, because an earlier answer may have been
+    under way. Raises `TimeoutError` when a gap lasts longer than 30 s.
     """
     gaps_ms: list[float] = []
     async with Producer(f"127.0.0.1:{cluster.namesrv_port}", group="bench-failover") as producer:
         sender = _SteadySender(producer, topic)
-        async with _running(sender):
+        async with _run_in_background(sender):
             for _ in range(kills):
                 await sender.await_sends(_SENDS_BETWEEN_KILLS)
                 leader = await asyncio.to_thread(cluster.leader)
@@ -79,7 +79,7 @@ async def measure_failover(cluster: BenchCluster, topic: str, kills: int) -> Fai
 
 
 @asynccontextmanager
-async def _running(sender: _SteadySender) -> AsyncIterator[None]:
+async def _run_in_background(sender: _SteadySender) -> AsyncIterator[None]:
     task = asyncio.create_task(sender.run())
     try:
         yield

@@ -1,9 +1,10 @@
-"""Measure of filters: how many messages a node looks through in a second for the one in a hundred that matches.
+"""Measure of filters: messages that a node looks through in a second if one in a hundred matches.
 
     .venv/bin/python -m bench.filters [MESSAGES]
 
-A cluster of three nodes holds so many messages in 8 queues; one consumer reads all of them, 32 at most for each pull,
-through tags, then in SQL92. What is measured is the whole way: pulls over the network, queue, log, filter, answer.
+A cluster of three nodes holds MESSAGES messages in 8 queues. One consumer reads all that match, at most 32 for each
+pull: first by tag, then by SQL92. The measured time covers the whole way: pulls over the network, queue, log, filter,
+answer.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ EXPRESSIONS: Final = (
 
 
 def messages_of(first: int, count: int) -> list[Message]:
-    """Messages with a tag and two properties; every hundredth is wanted."""
-    found = []
+    """Return messages with a tag and two properties. Every hundredth matches."""
+    messages = []
     for number in range(first, first + count):
-        wanted = number % ONE_IN == ONE_IN - 1
-        properties = {"region": "eu" if wanted else "asia", "amount": str(number % ONE_IN)}
-        found.append(Message(b"x" * 100, tags="wanted" if wanted else "other", properties=properties))
-    return found
+        is_wanted = number % ONE_IN == ONE_IN - 1
+        properties = {"region": "eu" if is_wanted else "asia", "amount": str(number % ONE_IN)}
+        messages.append(Message(b"x" * 100, tags="wanted" if is_wanted else "other", properties=properties))
+    return messages
 
 
 async def fill(namesrv: str, count: int) -> None:
@@ -47,19 +48,19 @@ async def fill(namesrv: str, count: int) -> None:
 
 
 async def scan(namesrv: str, count: int, wanted: Filter) -> float:
-    """Read all that matches; returns messages looked through in a second."""
+    """Read all messages that match. Returns the number of messages looked through in a second."""
     async with PullConsumer(namesrv, filter=wanted) as consumer:
         await consumer.assign(await consumer.queues(TOPIC))
         await consumer.seek_to_begin()
         began = time.perf_counter()
-        found = 0
-        while found < count // ONE_IN:
-            found += len(await consumer.poll(32, timeout=10))
+        received = 0
+        while received < count // ONE_IN:
+            received += len(await consumer.poll(32, timeout=10))
         return count / (time.perf_counter() - began)
 
 
 async def measure(namesrv: str, count: int) -> None:
-    """Print a rate for each filter, thrice."""
+    """Print a rate for each filter, three times."""
     await fill(namesrv, count)
     for _ in range(3):
         print(f"{await scan(namesrv, count, 'wanted'):>12,.0f}/s  tag", flush=True)
@@ -68,7 +69,7 @@ async def measure(namesrv: str, count: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fill a cluster of its own and measure."""
+    """Start a cluster, fill it and measure."""
     count = int(arguments[0]) if arguments else 1_000_000
     with LocalCluster() as cluster:
         asyncio.run(measure(cluster.namesrv, count))

@@ -2,23 +2,23 @@
  * Load generator for RocketMQ brokers: one thread, one epoll loop, closed loop.
  *
  * Every connection keeps a fixed number of requests in flight and sends the next one when an answer arrives. Send frames
- * are encoded once, as a Java client would (JSON header, one-letter field names), and kept per slot; before a frame goes
- * out only its opaque and its UNIQ_KEYs are patched in place, so that the generator costs little of the CPU it shares
- * with the brokers it measures.
+ * are encoded once, as a Java client would (JSON header, one-letter field names), and kept per slot. Before a frame is
+ * sent only its opaque and its UNIQ_KEYs are patched in place. The generator thus uses little of the CPU that it shares
+ * with the measured brokers.
  *
- *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1; connection c writes queue c mod queues,
- *          with --spread 1 each frame in flight has the next queue instead; with --other-topic, a second topic has every
- *          other turn of 100 ms (in the order 1 2 2 1), so that whatever else the machine does falls on both; with
- *          --delay-s n, the messages are due n seconds later
- *   pull   PULL_MESSAGE (11) without long polling; connection c reads the queues q with q mod connections = c, one pull
- *          in flight per queue, each from the nextBeginOffset of the one before; at the end of a queue it starts over at
- *          the queue's first offset, so that a backlog of any size fills the measured time
+ *   send   SEND_MESSAGE_V2 (310), or SEND_BATCH_MESSAGE (320) with --batch k > 1. Connection c writes queue c mod queues;
+ *          with --spread 1, each frame in flight goes to the next queue instead. With --other-topic, a second topic has
+ *          every other turn of 100 ms (in the order 1 2 2 1), so that other work on the machine disturbs both alike. With
+ *          --delay-s n, the messages are due n seconds later.
+ *   pull   PULL_MESSAGE (11) without long polling. Connection c reads the queues q with q mod connections = c, with one
+ *          pull in flight per queue. Each pull starts at the nextBeginOffset of its predecessor. At the end of a queue it
+ *          starts again at the queue's first offset, so that a backlog of any size fills the measured time.
  *
- * Answers are checked: response code, opaque, and of pulled records their size, magic and consecutive queue offsets.
- * Anything else than success counts as an error under its code and never as a message.
+ * Answers are checked: response code and opaque, and for pulled records size, magic and consecutive queue offsets. An
+ * answer other than success counts as an error under its code and never as a message.
  *
- * Standard output: {"event":"start"} when the warm-up is over, {"event":"end"} when the measured time is, then one JSON
- * object with the result. With --messages n it stops after n acknowledged messages (--seconds is then the upper limit).
+ * Standard output: {"event":"start"} at the end of the warm-up, {"event":"end"} at the end of the measured time, then one
+ * JSON object with the result. With --messages n it stops after n acknowledged messages; --seconds is then the time limit.
  * Exit status: 0 measured, 1 a connection failed or was closed, 2 bad arguments, 3 nothing was answered in time or
  * (with --messages) not everything.
  */
@@ -51,10 +51,10 @@ enum {
     CONNECTIONS_MAX = 4096,
     QUEUES_MAX = 65536,
     TURN_NS = 100000000,
-    TURNS_MAX = 36100, /* an hour's, and those while it ends */
+    TURNS_MAX = 36100, /* the turns of an hour, and of its last answers */
     IOV_BATCH = 64,
 };
-static const char KEY_DIGITS[] = "000000000000"; /* patched per message; the rest of a key is fixed per run */
+static const char KEY_DIGITS[] = "000000000000"; /* patched per message; the rest of a key is the same in a run */
 
 typedef struct {
     char *frame;
@@ -64,7 +64,7 @@ typedef struct {
 } Form;
 
 typedef struct {
-    Form forms[2];        /* of the request to the one and to the other topic */
+    Form forms[2];        /* of the requests to the first and to the other topic */
     Form *form;           /* of the request in flight */
     uint32_t opaque;
     uint64_t sent_ns;
@@ -80,7 +80,7 @@ typedef struct {
     int slot_count;
     int *unsent; /* ring of slots whose frames wait for the socket */
     int unsent_head, unsent_count;
-    size_t head_sent; /* bytes of the first waiting frame that have gone */
+    size_t head_sent; /* bytes of the first waiting frame that are sent */
     bool wants_write;
     Received received;
     uint32_t sequence;
@@ -180,14 +180,14 @@ static void watch(Connection *c, int operation, bool wants_write) {
     c->wants_write = wants_write;
 }
 
-/* The turn at a time; those before the measured time are not told apart. */
+/* Returns the number of the turn at a time; 0 before the measured time. */
 static uint64_t turn_at(uint64_t ns) { return measuring ? (ns - measured.begin_ns) / TURN_NS : 0; }
 
-/* Puts the slot's next request on the connection's list; flush_frames() sends what is there. */
+/* Puts the slot's next request on the connection's list, which flush_frames() sends. */
 static void issue(Connection *c, int slot_index) {
     if (options.messages && !pulling && issued_total >= options.messages) return;
     Slot *slot = &c->slots[slot_index];
-    uint32_t laps = OPAQUE_RANGE / SLOTS_MAX; /* the slot is told from the opaque, which is not reused for long */
+    uint32_t laps = OPAQUE_RANGE / SLOTS_MAX; /* the opaque encodes the slot, and is not reused for long */
     slot->opaque = OPAQUE_BASE + (c->sequence++ % laps) * SLOTS_MAX + (uint32_t)slot_index;
     slot->sent_ns = now_ns();
     slot->form = &slot->forms[options.other_topic ? (turn_at(slot->sent_ns) + 1) / 2 % 2 : 0];
@@ -240,12 +240,12 @@ static int count_records(const char *body, size_t bytes, int64_t next_offset) {
     return count;
 }
 
-/* Returns the messages which this answer brought or acknowledged; 0 and a counted error if it is not a success. */
+/* Returns the number of messages that this answer brought or acknowledged. Counts an error and returns 0 if it failed. */
 static int accept_answer(Slot *slot, const Answer *answer) {
     int64_t code = answer_number(answer, "\"code\":", ERROR_OTHER_CODE);
     if (!pulling) {
         if (code == ANSWER_OK) return options.batch;
-        issued_total -= (uint64_t)options.batch; /* to be made up for, if a number of messages is wanted */
+        issued_total -= (uint64_t)options.batch; /* another one is sent instead, if a number of messages is wanted */
         count_error(code);
         return 0;
     }
@@ -413,8 +413,8 @@ static void parse_options(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     parse_options(argc, argv);
-    /* UNIQ_KEY as Java's client makes it, 32 hex digits: address, process and a number for the run here; then for each
-       message the millisecond in eight and a counter in four. */
+    /* UNIQ_KEY as Java's client makes it, 32 hex digits. The prefix made here has address, process and a number of the run.
+       Each message adds the millisecond in eight digits and a counter in four. */
     char key_prefix[21];
     snprintf(key_prefix, sizeof key_prefix, "7F000001%04X%08" PRIX32, (unsigned)getpid() & 0xFFFF,
              (uint32_t)(now_ns() / 1000));

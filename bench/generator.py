@@ -1,4 +1,4 @@
-"""Runs the load generator and reads what it reports."""
+"""Runner of the load generator, and reader of its results."""
 
 import os
 import selectors
@@ -12,10 +12,10 @@ import msgspec
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the generator does: `connections` × `window` requests in flight (pull: one per queue).
+    """A load of the generator: `connections` × `window` requests in flight (pull: one per queue).
 
-    A connection sends to one queue; with `spread` each of its requests in flight has another one. With `delay_s` the
-    messages are due so many seconds later.
+    A connection sends to one queue. With `spread`, each of its requests in flight goes to another queue. With
+    `delay_s`, the messages are due that many seconds later.
     """
 
     mode: Literal["send", "pull"] = "send"
@@ -30,11 +30,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the generator measured after its warm-up; latencies are per request, from hand-over to answer.
+    """Measurements of the generator after its warm-up. Latencies are per request, from hand-over to answer.
 
-    `errors` counts answers that were no success, by response code, or under `opaque` (an answer to nothing), `record`
-    (a malformed or out of order record) and `other`; unlike the rest it includes the warm-up. `messages_of_turn` are
-    those sent in each turn, if two topics took turns.
+    `errors` counts unsuccessful answers by response code. Its other keys are `opaque` (an answer to no request),
+    `record` (a malformed or out of order record) and `other`. Unlike the rest it includes the warm-up.
+    `messages_of_turn` counts the messages sent in each turn, if two topics took turns.
     """
 
     seconds: float
@@ -58,11 +58,11 @@ class _Event(msgspec.Struct):
 
 
 _LOOK_S: Final = 1.0
-"""A Ctrl-C is noticed within so many seconds."""
+"""Maximum time until a Ctrl-C is noticed, in seconds."""
 
 
 class GeneratorError(RuntimeError):
-    """The generator ended without a usable measurement; the message carries its own words."""
+    """The generator ended without a usable measurement. The message carries the generator's own text."""
 
 
 def run_load(
@@ -80,10 +80,10 @@ def run_load(
 ) -> LoadResult:
     """Put `load` on 127.0.0.1:`port` and return the result.
 
-    It ends after `warmup_s` + `seconds`, or as soon as `messages` have been acknowledged. Sends to `topic` and
-    `other_topic` take turns of 100 ms, in the order topic, other, other, topic. `on_start` and `on_end` are
-    called at the edges of the measured time, to sample what the servers use meanwhile. Raises `GeneratorError` when a
-    connection fails, nothing is answered, or not all of `messages` are.
+    The load ends after `warmup_s` + `seconds`, or as soon as `messages` have been acknowledged. Sends to `topic` and
+    `other_topic` take turns of 100 ms, in the order topic, other, other, topic. `on_start` and `on_end` are called at
+    the edges of the measured time, to sample the servers' usage. Raises `GeneratorError` when a connection fails,
+    nothing is answered, or not all of `messages` are.
     """
     arguments = {
         "mode": load.mode,
@@ -118,7 +118,7 @@ def run_generator(
 ) -> LoadResult:
     """Run any program that reports as `gen.c` does, and return its result.
 
-    A program that ends well without a result has measured nothing: all figures are 0. Raises `GeneratorError` when it
+    A program that succeeds without a result has measured nothing: all figures are 0. Raises `GeneratorError` when it
     fails, or has not ended after `timeout_s`.
     """
     last_line = ""
@@ -149,10 +149,11 @@ def run_generator(
 
 
 def _lines(pipe: IO[bytes]) -> Iterator[str]:
-    """What a program prints, line by line.
+    """Yield a program's output line by line.
 
-    No read blocks: a Ctrl-C that comes after the interpreter has last looked for signals, and before the system call,
-    would be noticed only when the program prints something, which may be ten minutes later.
+    Reads do not block, so that Ctrl-C is noticed soon. A signal may arrive after the interpreter's last look for
+    signals and before the system call. A blocking read would then notice it at the program's next output, perhaps ten
+    minutes later.
     """
     rest = b""
     with selectors.DefaultSelector() as selector:

@@ -1,8 +1,8 @@
-"""`python -m bench.idempotent`: what idempotent sends cost.
+"""`python -m bench.idempotent`: measures what idempotent sends cost.
 
-One cluster and two topics that differ in the attribute `idempotent` only. One load sends to them in turns of 100 ms, so
-that whatever else the machine does falls on both. What is remembered already (`--remembered`) is looked through with
-every send; it is forgotten two minutes later.
+One cluster has two topics that differ only in the attribute `idempotent`. One load sends to them in turns of 100 ms, so
+that other work on the machine disturbs both alike. Each send looks through the remembered sends (`--remembered`), which
+are forgotten two minutes later.
 """
 
 import asyncio
@@ -25,16 +25,18 @@ LOADS = {"1x64": Load(), "64x1": Load(connections=64, window=1), "batches of 32"
 
 BEFORE = Load(connections=4, window=256, body_bytes=16)
 PARTS = 10
-"""Parts of a run that are also looked at for themselves, to see how far they differ."""
+"""Number of parts of a run that are also compared separately, to see how far they differ."""
 
 
 @click.command()
-@click.option("--seconds", default=30.0, show_default=True, help="Length of the run of each load.")
+@click.option("--seconds", default=30.0, show_default=True, help="Length of the run of each load, in seconds.")
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="sync", show_default=True)
-@click.option("--remembered", default=0, show_default=True, help="Idempotent sends before the first run.")
-@click.option("--load", "names", type=click.Choice(list(LOADS)), multiple=True, help="Default: all.")
+@click.option("--remembered", default=0, show_default=True, help="Number of idempotent sends before the first run.")
+@click.option(
+    "--load", "names", type=click.Choice(list(LOADS)), multiple=True, help="Run only these loads. Default: all."
+)
 def main(seconds: float, flush: str, remembered: int, names: tuple[str, ...]) -> None:
-    """Compare sends to an ordinary and to an idempotent topic."""
+    """Compare sends to an ordinary topic and to an idempotent topic."""
     stop_on_sigterm()
     program = build_generator()
     directory = Path(mkdtemp(prefix="dledger-bench-"))
@@ -66,7 +68,7 @@ async def _create_topics(cluster: BenchCluster) -> None:
 
 
 def _report(name: str, messages_of_turn: Sequence[int]) -> None:
-    """Print the rates of both topics, and what the difference is in all of the run and in its parts."""
+    """Print the rates of both topics, and their difference in the whole run and in its parts."""
     rounds = [messages_of_turn[begin : begin + 4] for begin in range(0, len(messages_of_turn) - 3, 4)]
     ordinary = [first + last for first, _, _, last in rounds]
     idempotent = [second + third for _, second, third, _ in rounds]

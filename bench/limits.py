@@ -1,4 +1,4 @@
-"""The machine's own limits, measured in the same run as everything else: what no message service on it can beat."""
+"""Limits of the machine itself, measured in the same run as everything else. No message service on it can be faster."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ _FILE_BYTES = 32 * 1024 * 1024
 _COPY_BYTES = 64 * 1024 * 1024
 _PING_BYTES = 1024
 
-# The other process of the round trip; ends when its connection does.
+# The program of the other process of the round trip. It ends when its connection does.
 _ECHO = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
@@ -28,9 +28,9 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
 
 
 class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians; the round trip is between two processes with blocking sockets and 1 KiB each way.
+    """Medians of the limits. The round trip is between two processes with blocking sockets and 1 KiB each way.
 
-    `may_give_memory_back` is what the function of that name returns.
+    `may_give_memory_back` is the result of the function of that name.
     """
 
     fdatasync_64k_us: float
@@ -41,7 +41,7 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_limits(directory: Path, seconds: float = 1.0) -> MachineLimits:
-    """Measure each limit for about `seconds`; `directory` lies on the disk that the clusters will use."""
+    """Measure each limit for about `seconds`. `directory` must be on the disk that the clusters will use."""
     sync_us = fdatasync_us(directory / "limits.tmp", seconds)
     return MachineLimits(
         fdatasync_64k_us=round(sync_us, 1),
@@ -53,7 +53,7 @@ def measure_limits(directory: Path, seconds: float = 1.0) -> MachineLimits:
 
 
 def fdatasync_us(path: Path, seconds: float) -> float:
-    """Return the median time of a 64 KiB append and its fdatasync into a file that was filled with zeros before.
+    """Return the median time of a 64 KiB append and its fdatasync, in a file that was filled with zeros before, in µs.
 
     A log does the same: its segments are filled ahead, so that an append changes no file size.
     """
@@ -77,7 +77,7 @@ def fdatasync_us(path: Path, seconds: float) -> float:
 
 
 def loopback_round_trip_us(seconds: float) -> float:
-    """Return the median time for 1 KiB to another process over TCP on 127.0.0.1 and back."""
+    """Return the median time in µs for 1 KiB to another process over TCP on 127.0.0.1 and back."""
     samples: list[float] = []
     ping = bytes(_PING_BYTES)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -96,7 +96,7 @@ def loopback_round_trip_us(seconds: float) -> float:
 
 
 def memory_copy_gb_per_s(seconds: float) -> float:
-    """Return how fast one thread copies 64 MiB, which no cache holds."""
+    """Return the rate in GB/s at which one thread copies 64 MiB, more than any cache holds."""
     source, target = os.urandom(_COPY_BYTES), bytearray(_COPY_BYTES)
     samples: list[float] = []
     deadline = time.perf_counter() + seconds
@@ -107,13 +107,13 @@ def memory_copy_gb_per_s(seconds: float) -> float:
 
 
 def may_give_memory_back(devices: Path) -> bool:
-    """Return whether the host asked to be told of free memory, to take it (virtio 1.2, 5.5.3, feature bit 5).
+    """Return whether the host asked for reports of free memory, to take it back (virtio 1.2, 5.5.3, feature bit 5).
 
-    Whether the kernel tells can be changed while it runs and is not looked at. `devices` is the folder of the driver
-    in `/sys`; without it there is no such host.
+    The kernel's own setting can change while it runs, and is not examined. `devices` is the folder of the driver in
+    `/sys`; without it the machine has no such host.
 
-    Such memory comes back with a page fault of the host at its next use, so what is written to files after a few idle
-    seconds is several times slower than what is written into memory that was in use a moment ago.
+    Memory that was taken back costs a page fault of the host at its next use. Writes to files after a few idle seconds
+    are therefore several times slower than writes into memory that was just in use.
     """
     features = (device / "features" for device in devices.glob("virtio*"))
     return any(path.read_text(encoding="ascii")[_FREE_PAGE_REPORTING_BIT] == "1" for path in features)

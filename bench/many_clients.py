@@ -1,9 +1,9 @@
 """`python -m bench.many_clients`: thousands of queues, groups and connections on one node, and rebalance storms.
 
-One process plays all members of all groups as stock push consumers behave: a heartbeat, the list of members (38) after
-each notice (40), a held pull (11) for each queue of its share. A storm is that one member of every group comes or goes
-at the same moment; it is over when every member has been given the list as it is now, and has pulls for its share only.
-Sends of another process run meanwhile. Memory is RssAnon.
+One process plays all members of all groups. They behave as stock push consumers. They send heartbeats, ask for the list
+of members (38) after each notice (40), and hold a pull (11) for each queue of their share. In a storm one member of
+every group joins or leaves at the same moment. A storm is over when every member has the present list, and has pulls
+for its share only. Another process sends meanwhile. Memory is RssAnon.
 """
 
 from __future__ import annotations
@@ -33,24 +33,28 @@ from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import ConsumerGroupHeader, PullMessageHeader, encode_ext
 
 QUEUES: Final = 10
-"""Of each topic; every group has a topic of its own."""
+"""Number of queues of each topic. Every group has a topic of its own."""
 SENDS: Final = Load(connections=4, window=1, body_bytes=1024)
 SENT_TOPIC: Final = "beside"
 SUSPEND_MS: Final = 15_000
 HEARTBEAT_S: Final = 30.0
 CONNECTING: Final = 200
-"""Connections that are opened at a time."""
+"""Number of connections that are opened at a time."""
 LISTED: Final = 100
-"""Topics or groups of one request."""
+"""Number of topics or groups in one request."""
 PATIENCE_S: Final = 300.0
 
 
 @click.command()
-@click.option("--groups", default=1_000, show_default=True, help="Consumer groups, each with a topic of 10 queues.")
-@click.option("--members", default=5, show_default=True, help="Members of each group, with a connection each.")
-@click.option("--seconds", default=10.0, show_default=True, help="Length of each run of sends.")
+@click.option(
+    "--groups", default=1_000, show_default=True, help="Number of consumer groups, each with a topic of 10 queues."
+)
+@click.option(
+    "--members", default=5, show_default=True, help="Number of members of each group, with a connection each."
+)
+@click.option("--seconds", default=10.0, show_default=True, help="Length of each run of sends, in seconds.")
 def main(groups: int, members: int, seconds: float) -> None:
-    """Make queues and groups, have the members come, one of each group go, and come back."""
+    """Create queues and groups, let all members join, let one of each group leave, and let one join again."""
     stop_on_sigterm()
     directory = Path(mkdtemp(prefix="dledger-bench-"))
     try:
@@ -68,7 +72,7 @@ class Member(asyncio.Protocol):
         self.group, self.topic, self.name = group, topic, name
         self.listed: tuple[str, ...] = ()
         self.held: dict[int, int] = {}
-        """The queues that it has a pull for, by the request's opaque."""
+        """Queues for which this member holds a pull, by the request's opaque."""
         self.is_gone = False
         self._crowd = crowd
         self._decoder = FrameDecoder()
@@ -83,12 +87,12 @@ class Member(asyncio.Protocol):
         self._ask()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is held any longer."""
+        """Raise if the node has closed the connection."""
         if not self.is_gone:
             raise ConnectionError(f"{self.name} was closed by the node") from exc
 
     def data_received(self, data: bytes) -> None:
-        """Take notices and answers."""
+        """Handle notices and answers."""
         self._decoder.receive_data(data)
         while (frame := self._decoder.next_frame()) is not None:
             command = decode_command(frame)
@@ -102,22 +106,22 @@ class Member(asyncio.Protocol):
                 self._pull(queue)
 
     def share(self) -> range:
-        """Its queues, by the strategy that stock clients have by default."""
+        """Return the member's queues, by the default strategy of stock clients."""
         if self.name not in self.listed:
             return range(0)
         index, members = self.listed.index(self.name), len(self.listed)
-        size, more = divmod(QUEUES, members)
-        first = index * size + min(index, more)
-        return range(first, first + size + (index < more))
+        size, remainder = divmod(QUEUES, members)
+        first = index * size + min(index, remainder)
+        return range(first, first + size + (index < remainder))
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has been connected; thousands take a while."""
+        """True once it has been connected. Thousands of connections take a while."""
         return self._transport is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has a pull for each queue of its share, and nothing under way."""
+        """True if it has a pull for each queue of its share, and nothing under way."""
         return not self._asked and set(self.share()) <= set(self.held.values())
 
     def beat(self) -> None:
@@ -131,7 +135,7 @@ class Member(asyncio.Protocol):
         self._send(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
     def leave(self) -> None:
-        """Go without a word, as a killed client does."""
+        """Leave without unregistering, as a killed client does."""
         self.is_gone = True
         if self._transport is not None:
             self._transport.abort()
@@ -159,7 +163,7 @@ class Member(asyncio.Protocol):
 
 
 class Crowd:
-    """All members; `notices` and `asked` count what they were told and what they asked since the last look."""
+    """All members. `notices` and `asked` count received notices and requested lists since the last reset."""
 
     def __init__(self, port: int) -> None:
         self.members: set[Member] = set()
@@ -181,19 +185,19 @@ class Crowd:
         await asyncio.gather(*map(connect, joining))
 
     def leave(self, members: Sequence[Member]) -> None:
-        """Have members go at once."""
+        """Let members leave at once."""
         self.members.difference_update(members)
         for member in members:
             member.leave()
 
     async def until_settled(self, size: int) -> None:
-        """Wait until each member knows of `size` in its group, and has pulls for its share."""
+        """Wait until each member knows `size` members of its group, and has pulls for its share."""
         async with asyncio.timeout(PATIENCE_S):
             while not all(len(member.listed) == size and member.is_settled for member in self.members):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async def beat(self) -> None:
-        """Heartbeats of all members, spread over time, until cancelled."""
+        """Send heartbeats for all members, spread over time, until cancelled."""
         while True:
             members = list(self.members)
             for number, member in enumerate(members):
@@ -204,7 +208,7 @@ class Crowd:
 
 
 async def make_groups(port: int, names: Sequence[tuple[str, str]]) -> None:
-    """Make groups and their topics at the node on a port: topics by 18, groups by 225, many in each request."""
+    """Create groups and their topics at the node on a port: topics by 18, groups by 225, many in each request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     decoder, opaques = FrameDecoder(), count(1)
     for first in range(0, len(names), LISTED):
@@ -227,7 +231,7 @@ async def make_groups(port: int, names: Sequence[tuple[str, str]]) -> None:
 
 
 class Measurement:
-    """The steps of one run, and what each of them cost the node."""
+    """The steps of one run, and the cost of each step for the node."""
 
     def __init__(self, cluster: BenchCluster, groups: int, members: int, seconds: float) -> None:
         self._cluster = cluster
@@ -239,7 +243,7 @@ class Measurement:
         self._program = build_generator()
 
     async def run(self) -> None:
-        """Print one line for each step."""
+        """Run the steps and print one line for each."""
         crowd, size = self._crowd, self._size
         print(f"begin: {self._memory()}", flush=True)
         began = time.monotonic()

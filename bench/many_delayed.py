@@ -1,9 +1,9 @@
-"""Measure of very many delayed messages: what they cost a node while they wait, its start, and how fast they come.
+"""Measure of very many delayed messages: their cost for a node while they wait, its start, and their delivery.
 
     .venv/bin/python -m bench.many_delayed [MESSAGES]
 
-One node alone gets them from within, many in a unit, for sending ten million takes longer than all the rest. A process
-of its own then starts with them, waits until they are due, all in the same minute, and delivers them.
+One node alone writes the messages itself, many in a unit, because sending ten million would take longer than all the
+rest. Another process then starts with them, waits until all are due, in the same minute, and delivers them.
 """
 
 from __future__ import annotations
@@ -36,23 +36,26 @@ QUEUES: Final = 8
 BODY: Final = b"x" * 100
 BORN_HOST: Final = bytes([127, 0, 0, 1, 0, 0, 0, 9])
 ROWS: Final = 2_000
-"""Messages of one unit."""
+"""Number of messages in one unit."""
 SPREAD_MS: Final = 60_000
 PREPARED_PER_S: Final = 12_000
-"""They are due once so many a second have been prepared, and the node has started."""
+"""Assumed rate at which messages are prepared, a second.
+
+They are due once all are prepared and the node has started.
+"""
 
 
 async def prepare(config_file: Path, count: int, first_due_ms: int) -> None:
-    """Found a group of one node with so many messages, and stop it."""
+    """Found a group of one node with `count` delayed messages, and stop it."""
     broker = Broker(load_config(config_file), bootstrap=True)
     await broker.start()
     machine, writer = broker.machine, broker.service.writer
     while not (machine.leadership.ready and machine.is_active(NAME)):  # noqa: ASYNC110 - nobody tells of it
         await asyncio.sleep(0.05)
     for topic in (due_topic(0, 18), TopicConfig(TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)):
-        made: asyncio.Future[LogError | None] = asyncio.get_running_loop().create_future()
-        machine.proposals.ensure_topic(topic, made.set_result)
-        await made
+        created: asyncio.Future[LogError | None] = asyncio.get_running_loop().create_future()
+        machine.proposals.ensure_topic(topic, created.set_result)
+        await created
     under_way = asyncio.Semaphore(4)
 
     def stored(outcome: UnitOutcome) -> None:
@@ -79,7 +82,7 @@ def _message(number: int, due_ms: int) -> NewRecord:
 
 @contextmanager
 def running(config_file: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A node as a process."""
+    """Run a node as a process while the block runs."""
     command = [sys.executable, "-m", "dledger_broker", "--config", str(config_file)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
@@ -89,7 +92,7 @@ def running(config_file: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def metric(port: int, name: str) -> float | None:
-    """A number that the node shows; None while it does not answer."""
+    """Return a number from the node's metrics; None while it does not answer."""
     with suppress(OSError):
         with urllib.request.urlopen(f"http://127.0.0.1:{port + 2}/metrics", timeout=5.0) as answer:
             for line in answer.read().decode().splitlines():
@@ -99,7 +102,7 @@ def metric(port: int, name: str) -> float | None:
 
 
 def hold_and_fire(config_file: Path, port: int, count: int, first_due_ms: int) -> None:
-    """Start the node, watch it hold the messages, then deliver them."""
+    """Start the node, measure it while it holds the messages, then while it delivers them."""
     began = time.monotonic()
     with running(config_file) as process:
         while metric(port, "timers_pending") != count:
@@ -112,16 +115,16 @@ def hold_and_fire(config_file: Path, port: int, count: int, first_due_ms: int) -
         print(f"memory while they wait: {anonymous_rss_mb(process.pid):.0f} MB", flush=True)
         time.sleep(max(0.0, first_due_ms / 1000 - time.time()))
         began, highest = time.monotonic(), 0.0
-        while left := metric(port, "timers_pending"):
+        while pending := metric(port, "timers_pending"):
             highest = max(highest, anonymous_rss_mb(process.pid))
             time.sleep(1.0)
-            print(f"\r{left:.0f} left ", end="", flush=True)
+            print(f"\r{pending:.0f} left ", end="", flush=True)
         took = time.monotonic() - began
         print(f"\rdelivered in {took:.0f} s, {count / took:,.0f}/s; memory: {highest:.0f} MB", flush=True)
 
 
 def main(arguments: list[str]) -> None:
-    """Prepare the messages in a process of its own, then watch another one."""
+    """Prepare the messages in a process of its own, then measure another one."""
     count = int(arguments[0]) if arguments else 10_000_000
     if len(arguments) > 1:
         asyncio.run(prepare(Path(arguments[1]), count, int(arguments[2])))

@@ -1,9 +1,9 @@
-"""What a neighbour notices of who is held at a quota: `python -m bench.neighbour [--rounds 5] [--seconds 4]`.
+"""Measures how senders above a quota disturb a neighbour: `python -m bench.neighbour [--rounds 5] [--seconds 4]`.
 
-On one group of three nodes a neighbour sends messages of 1 KiB to a topic of its own, a few at a time: alone, and while
-others send to another topic as fast as its quota lets them, with many messages held. Both take turns. What is told is
-how long the neighbour's sends take, how many times as long beside the others, and how many sends each quota has held
-and refused: the neighbour has a quota, too, which it never reaches.
+On one group of three nodes a neighbour sends messages of 1 KiB to a topic of its own, a few at a time. It does so
+alone, and while others send to another topic as fast as its quota allows, with many sends held. Both cases take turns.
+The program prints how long the neighbour's sends take, and the ratio of both cases. It also prints how many sends each
+quota has held and refused. The neighbour has a quota, too, which it never reaches.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NOISY_LOAD = Load(connections=4, window=32)
 NOISY_PER_SECOND = 1_000
 NEIGHBOURS_PER_SECOND = 1_000_000
 _AROUND_S = 1.5
-"""The others begin before the neighbour, and end behind it."""
+"""Time in seconds by which the others begin before the neighbour, and end behind it."""
 
 
 class _Rows:
-    """The rounds of both kinds."""
+    """Results of the rounds of both kinds."""
 
     def __init__(self) -> None:
         self.alone: list[LoadResult] = []
@@ -38,7 +38,7 @@ class _Rows:
 
 
 def measure(rounds: int, seconds: float) -> tuple[_Rows, list[QuotaRow]]:
-    """All rounds, and what the quotas have counted in the end."""
+    """Return the results of all rounds, and the final counts of the quotas."""
     program, rows = build_generator(), _Rows()
     with tempfile.TemporaryDirectory() as folder, running_cluster(Path(folder) / "cluster", "sync") as cluster:
         with SyncAdmin(f"127.0.0.1:{cluster.namesrv_port}") as admin:
@@ -58,7 +58,7 @@ def measure(rounds: int, seconds: float) -> tuple[_Rows, list[QuotaRow]]:
 
 
 def shown(values: list[float], digits: int = 0) -> str:
-    """Median, lowest and highest."""
+    """Return median, lowest and highest value as text."""
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 

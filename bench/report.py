@@ -1,4 +1,4 @@
-"""Shows a `Report` as tables, each figure beside what was asked of it and beside the machine's own limit."""
+"""Tables of a `Report`, with each figure beside its target and beside the machine's own limit."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ GAP_P50_TARGET_MS, GAP_P99_TARGET_MS = 1200, 3000
 
 
 def show(report: Report, console: Console) -> None:
-    """Print every table for which there are figures."""
+    """Print the limits of the machine, and every other table for which there are figures."""
     console.print(_limits_table(report.limits))
     if report.loads:
         console.print(_loads_table(report))
@@ -53,13 +53,14 @@ def _loads_table(report: Report) -> Table:
     for heading in ("messages/s", "p50 ms", "p99 ms", "CPU", "RssAnon MB", "errors", "beside the limit"):
         table.add_column(heading, justify="right")
     for name, load in report.loads.items():
-        fast = load.messages_per_s >= load.target_messages_per_s
-        prompt = not load.target_p99_ms or load.p99_ms <= load.target_p99_ms
+        is_fast = load.messages_per_s >= load.target_messages_per_s
+        is_prompt = not load.target_p99_ms or load.p99_ms <= load.target_p99_ms
         table.add_row(
             name,
-            f"{verdict(f'{load.messages_per_s:,.0f}', good=fast)} ({load.target_messages_per_s:,})",
+            f"{verdict(f'{load.messages_per_s:,.0f}', good=is_fast)} ({load.target_messages_per_s:,})",
             f"{load.p50_ms:.2f}",
-            verdict(f"{load.p99_ms:.2f}", good=prompt) + (f" ({load.target_p99_ms:g})" if load.target_p99_ms else ""),
+            verdict(f"{load.p99_ms:.2f}", good=is_prompt)
+            + (f" ({load.target_p99_ms:g})" if load.target_p99_ms else ""),
             f"{load.leader_cpu_us:.1f} / {load.follower_cpu_us:.1f}",
             verdict(f"{load.rss_anon_mb:.0f}", good=load.rss_anon_mb <= LOADED_RSS_TARGET_MB),
             verdict(str(load.errors), good=load.errors == 0),
@@ -141,10 +142,10 @@ def _other_table(report: Report) -> Table | None:
 
 
 def beside_the_limit(load: LoadReport, limits: MachineLimits) -> str:
-    """Say how far a load is from the limit that is nearest to it.
+    """Compare a load with the limit that is nearest to it.
 
-    With flush sync that is the disk: messages for each fdatasync that it could do. Else it is the CPU, so the payload
-    rate is put beside that of a plain memory copy.
+    With flush sync that is the disk: return the messages for each fdatasync that the disk could do. Otherwise it is the
+    CPU: return the payload rate beside that of a plain memory copy.
     """
     if load.flush == "sync":
         return f"{load.messages_per_s / limits.fdatasync_64k_per_s:,.1f} messages per fdatasync"

@@ -11,7 +11,7 @@ from bench.limits import MachineLimits
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one broker process used during a measurement."""
+    """Usage of one broker process during a measurement."""
 
     role: str
     cpu_us_per_message: float
@@ -28,7 +28,7 @@ class LoadRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs of one load scenario, and what was asked of it (0 = nothing)."""
+    """All runs of one load scenario, and its targets (0 = none)."""
 
     flush: str
     target_messages_per_s: int
@@ -71,7 +71,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> int:
-        """Answers of all runs that were no success."""
+        """Number of unsuccessful answers of all runs."""
         return sum(sum(run.load.errors.values()) for run in self.runs)
 
 
@@ -84,14 +84,14 @@ class IdleRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailoverReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Gaps from SIGKILL of the leader to the first acknowledgement of a send begun after it, in milliseconds."""
+    """Gaps from SIGKILL of the leader to the first acknowledgement of a later send, in milliseconds."""
 
     gaps_ms: list[float]
     failed_sends: int
 
 
 class RestartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A group with `log_bytes` of log on each node is killed as a whole and started again.
+    """Restart of a group that was killed as a whole, with `log_bytes` of log on each node.
 
     `seconds` count from the first start to the first acknowledged send.
     """
@@ -110,12 +110,12 @@ class QueuesReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slowdown(self) -> float:
-        """What the many queues cost, as a part of the rate with few; median over the turns."""
+        """Loss of rate by the many queues, as a part of the rate with few; median over the turns."""
         return statistics.median(1 - many / few for few, many in zip(self.few_per_s, self.many_per_s, strict=True))
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """Everything one invocation measured; fields of scenarios that were not asked for are empty."""
+    """All results of one invocation. Fields of scenarios that did not run are empty."""
 
     machine: dict[str, str]
     limits: MachineLimits
@@ -127,7 +127,7 @@ class Report(msgspec.Struct, kw_only=True):
     crowds: dict[str, list[LoadRun]] = {}
 
     def start_times_s(self) -> list[float]:
-        """Return how long each cluster took from its first process to its first acknowledged send."""
+        """Return the time of each cluster from its first process to its first acknowledged send, in seconds."""
         starts = [run.start_s for report in self.loads.values() for run in report.runs]
         return starts + [run.start_s for run in self.idle]
 

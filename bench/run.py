@@ -1,4 +1,4 @@
-"""`python -m bench.run`: measure, print tables, write JSON."""
+"""`python -m bench.run`: measures, prints tables, writes JSON."""
 
 import os
 import platform
@@ -33,27 +33,45 @@ from bench.scenarios import (
 from bench.stopping import stop_on_sigterm
 from dledger.types import ENGINES, NATIVE_ENGINE
 
-_PIPED_WIDTH = 130  # columns; a pipe has none of its own
+_PIPED_WIDTH = 130  # columns; a pipe has no width of its own
 
 
 @click.command()
-@click.option("--scenario", "names", multiple=True, type=click.Choice(NAMES), help="Run only these; default all.")
-@click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Runs per scenario.")
-@click.option("--seconds", default=4.0, show_default=True, type=click.FloatRange(0.1, 600), help="Measured per run.")
-@click.option("--warmup", default=1.0, show_default=True, type=click.FloatRange(0, 60), help="Before it, not counted.")
-@click.option("--kills", default=20, show_default=True, type=click.IntRange(1), help="Leaders killed by `failover`.")
-@click.option("--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Of all nodes.")
+@click.option(
+    "--scenario", "names", multiple=True, type=click.Choice(NAMES), help="Run only these scenarios. Default: all."
+)
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Number of runs per scenario.")
+@click.option(
+    "--seconds",
+    default=4.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 600),
+    help="Measured time of a run, in seconds.",
+)
+@click.option(
+    "--warmup",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, 60),
+    help="Warm-up before the measurement, in seconds.",
+)
+@click.option(
+    "--kills", default=20, show_default=True, type=click.IntRange(1), help="Number of leaders that `failover` kills."
+)
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Engine of all nodes."
+)
 @click.option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the clusters' files go; decides which disk is measured. Default: the system's temporary directory.",
+    help="Folder of the clusters' files, on the disk to be measured. Default: the system's temporary directory.",
 )
 @click.option(
     "--output",
     default=BUILD_DIR / "result.json",
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="JSON with every run.",
+    help="JSON file with every run.",
 )
 def main(
     *,
@@ -112,7 +130,7 @@ def measure(names: tuple[str, ...], settings: Settings, console: Console) -> Rep
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what a reader of the figures wants to know of the machine."""
+    """Return the facts about the machine that a reader of the figures needs."""
     return {
         "cpus": str(len(os.sched_getaffinity(0))),
         "memory_gb": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.1f}",

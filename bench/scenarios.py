@@ -1,5 +1,8 @@
-"""Scenarios of the benchmark. Every run starts a cluster of its own, so that no run inherits the files or memory of
-another."""
+"""Scenarios of the benchmark.
+
+Every run of a load starts a cluster of its own, so that no run inherits the files or memory of another. Kills,
+restarts and turns with few and many queues share the cluster of their scenario.
+"""
 
 import asyncio
 import shutil
@@ -30,7 +33,7 @@ _SETTLE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class LoadScenario:
-    """A load on one flush mode, and what it should reach on two cores that it shares with all three nodes."""
+    """A load on one flush mode, and its targets on two cores that it shares with all three nodes."""
 
     flush: Flush
     load: Load
@@ -56,14 +59,14 @@ RESTART_LOG_BYTES = 4 << 30
 FEW_QUEUES, MANY_QUEUES = 8, 10_000
 _SPREAD = Load(connections=100, window=100, spread=True)
 _CONSUMERS = 64
-_FILL_OF_CROWD = Load(connections=_CONSUMERS, window=1, batch=32, queues=_CONSUMERS)
+_CROWD_FILL = Load(connections=_CONSUMERS, window=1, batch=32, queues=_CONSUMERS)
 _CROWD = Load(mode="pull", connections=_CONSUMERS, queues=_CONSUMERS)
 _TAIL = Tail(rate_per_s=40, consumers=1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long and how often; `work_dir` takes the clusters' files and must lie on the disk to be measured."""
+    """Lengths and numbers of the runs. `work_dir` takes the clusters' files and must be on the disk to be measured."""
 
     program: Path
     work_dir: Path
@@ -76,7 +79,7 @@ class Settings:
 
 def measure_load(scenario: LoadScenario, settings: Settings) -> LoadReport:
     """Run one load scenario `settings.runs` times."""
-    runs = [_load_run(scenario, settings) for _ in range(settings.runs)]
+    runs = [_measure_load_run(scenario, settings) for _ in range(settings.runs)]
     return LoadReport(
         flush=scenario.flush,
         target_messages_per_s=scenario.target_messages_per_s,
@@ -86,10 +89,10 @@ def measure_load(scenario: LoadScenario, settings: Settings) -> LoadReport:
 
 
 def measure_idle(settings: Settings) -> IdleRun:
-    """Observe a cluster that has nothing to do, once it has settled."""
+    """Observe a cluster without load, once it has settled."""
     with _fresh_cluster(settings, "sync") as (cluster, start_s):
         time.sleep(_SETTLE_S)
-        meter = UsageMeter(_pids_leader_first(cluster))
+        meter = UsageMeter(_list_pids_leader_first(cluster))
         meter.begin()
         time.sleep(settings.seconds)
         meter.end()
@@ -97,7 +100,7 @@ def measure_idle(settings: Settings) -> IdleRun:
 
 
 def measure_failovers(settings: Settings) -> FailoverReport:
-    """Kill the leader `settings.kills` times under a client that sends."""
+    """Kill the leader `settings.kills` times while a client sends."""
     with _fresh_cluster(settings, "sync") as (cluster, _):
         cluster.await_equal()
         return asyncio.run(measure_failover(cluster, TOPIC, settings.kills))
@@ -124,33 +127,33 @@ def measure_restarts(settings: Settings) -> RestartReport:
 
 
 def measure_crowd(name: str, settings: Settings) -> list[LoadRun]:
-    """Have many consumers at a time, `settings.runs` times: 64 that read a backlog, a queue each, or 1,000 that wait.
+    """Run many consumers at a time, `settings.runs` times: 64 that read a backlog, a queue each, or 1,000 that wait.
 
-    Those that wait have a long poll each, 250 on every queue, so that each of 40 messages a second is received 250
-    times; a run's messages and latencies are those of receipts, from when a message was due.
+    Each waiting consumer has a long poll, 250 on every queue, so each of 40 messages a second is received 250 times.
+    Such a run counts receipts as messages. Its latencies are the times from when messages were due to their receipts.
     """
-    return [(_crowd_reads if name == CONSUMERS else _crowd_waits)(settings) for _ in range(settings.runs)]
+    return [(_measure_readers if name == CONSUMERS else _measure_waiters)(settings) for _ in range(settings.runs)]
 
 
-def _crowd_reads(settings: Settings) -> LoadRun:
+def _measure_readers(settings: Settings) -> LoadRun:
     with _fresh_cluster(settings, "async") as (cluster, start_s):
         topic = f"{TOPIC}-{_CONSUMERS}"
         cluster.create_topic(topic, _CONSUMERS)
         run = partial(run_load, settings.program, port=cluster.leader().client_port, topic=topic)
-        run(_FILL_OF_CROWD, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
+        run(_CROWD_FILL, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
         cluster.await_equal()
-        return _measured(cluster, start_s, partial(run, _CROWD), settings)
+        return _run_measured(cluster, start_s, partial(run, _CROWD), settings)
 
 
-def _crowd_waits(settings: Settings) -> LoadRun:
+def _measure_waiters(settings: Settings) -> LoadRun:
     program = build_generator(source=TAIL_SOURCE)
     with _fresh_cluster(settings, "sync") as (cluster, start_s):
         run = partial(run_tail, program, _TAIL, port=cluster.leader().client_port, topic=TOPIC)
-        return _measured(cluster, start_s, run, settings)
+        return _run_measured(cluster, start_s, run, settings)
 
 
 def measure_queues(settings: Settings) -> QueuesReport:
-    """Send to a topic with few queues and to one with many, in turns; all queues have messages and files before."""
+    """Send in turns to a topic with few queues and to one with many, once all queues have messages and files."""
     rates: dict[int, list[float]] = {FEW_QUEUES: [], MANY_QUEUES: []}
     with _fresh_cluster(settings, "sync") as (cluster, _):
 
@@ -179,26 +182,26 @@ def measure_queues(settings: Settings) -> QueuesReport:
     )
 
 
-def _load_run(scenario: LoadScenario, settings: Settings) -> LoadRun:
+def _measure_load_run(scenario: LoadScenario, settings: Settings) -> LoadRun:
     with _fresh_cluster(settings, scenario.flush) as (cluster, start_s):
         port = cluster.leader().client_port
         run = partial(run_load, settings.program, port=port, topic=TOPIC)
         if scenario.load.mode == "pull":
             run(_FILL, seconds=_FILL_LIMIT_S, messages=BACKLOG_MESSAGES)
             cluster.await_equal()
-        return _measured(cluster, start_s, partial(run, scenario.load), settings)
+        return _run_measured(cluster, start_s, partial(run, scenario.load), settings)
 
 
-def _measured(cluster: BenchCluster, start_s: float, run: Callable[..., LoadResult], settings: Settings) -> LoadRun:
-    """Put a load on a cluster, and sample what its nodes use meanwhile."""
-    meter = UsageMeter(_pids_leader_first(cluster))
+def _run_measured(cluster: BenchCluster, start_s: float, run: Callable[..., LoadResult], settings: Settings) -> LoadRun:
+    """Put a load on a cluster, and measure what its nodes use meanwhile."""
+    meter = UsageMeter(_list_pids_leader_first(cluster))
     result = run(seconds=settings.seconds, warmup_s=settings.warmup_s, on_start=meter.begin, on_end=meter.end)
     return LoadRun(start_s=start_s, load=result, nodes=meter.nodes(result.messages))
 
 
 @contextmanager
 def _fresh_cluster(settings: Settings, flush: Flush) -> Iterator[tuple[BenchCluster, float]]:
-    """Start a cluster; yield it with the seconds from its first process to its first acknowledged send."""
+    """Start a cluster. Yields it with the seconds from its first process to its first acknowledged send."""
     data_dir = settings.work_dir / "cluster"
     try:
         with running_cluster(data_dir, flush, settings.engine) as cluster:
@@ -222,6 +225,6 @@ def _await_acknowledged_send(cluster: BenchCluster, program: Path) -> None:
             return
 
 
-def _pids_leader_first(cluster: BenchCluster) -> list[int]:
+def _list_pids_leader_first(cluster: BenchCluster) -> list[int]:
     leader = cluster.leader()
     return [leader.pid(), *(node.pid() for node in cluster.nodes if node != leader)]

@@ -1,11 +1,18 @@
 """Cost of TLS and of access control in processor time: `python -m bench.security_cost [--rounds 5] [--messages 3000]`.
 
-Six clusters of three nodes run side by side and take turns: plain; TLS for clients and name servers; TLS between
-nodes; TLS on HTTP ports; both of the first two; access control, where the producer signs each send. In each turn the
-Python client sends messages of 1 KiB, 64 at a time, opens connections one after the other, and asks a node's HTTP
-port whether it lives, over a new connection each time. What is counted is the processor time of the nodes, which
-other work on the machine disturbs less than it does throughput: it is the median over the rounds, with the lowest and
-the highest.
+Six clusters of three nodes run side by side and take turns:
+
+- plain;
+- TLS for clients and name servers;
+- TLS between nodes;
+- TLS on HTTP ports;
+- both of the first two;
+- access control, where the producer signs each send.
+
+In each turn the Python client sends messages of 1 KiB, 64 at a time, and opens connections one after the other. It also
+asks a node's HTTP port whether it lives, over a new connection each time. The figure is the processor time of the
+nodes, which other work on the machine disturbs less than throughput. The program prints the median over the rounds,
+with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -18,11 +25,11 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+from dledger_base.issuing import Authority
 from dledger_broker.features.accounts.sealing import new_key, read_key_file
 from dledger_client import Admin, Credentials, Producer, Tls
 from dledger_client.testing import LocalCluster
 from dledger_remoting.root_account import ROOT
-from dledger_serving.issuing import Authority
 
 BODY = b"x" * 1024
 AT_A_TIME = 64
@@ -30,7 +37,7 @@ TOPIC = "cost"
 
 
 def configurations(folder: Path) -> dict[str, str]:
-    """The TOML of each kind."""
+    """Return the TOML of each kind of cluster."""
     certificate = f'tls_cert_file = "{folder}/node.pem"\ntls_key_file = "{folder}/node-key.pem"\n'
     clients = f'tls = "enforcing"\n{certificate}'
     peers = f'tls_peer_ca_file = "{folder}/ca.pem"\n'
@@ -46,7 +53,7 @@ def configurations(folder: Path) -> dict[str, str]:
 
 
 def processor_seconds(cluster: LocalCluster) -> float:
-    """What all threads of all nodes have used so far, as the scheduler counts it."""
+    """Return the CPU time that all threads of all nodes have used so far, as the scheduler counts it."""
     total_ns = 0
     for node_id in cluster.node_ids:
         for thread in Path(f"/proc/{cluster.pid(node_id)}/task").iterdir():
@@ -55,11 +62,11 @@ def processor_seconds(cluster: LocalCluster) -> float:
 
 
 async def send(producer: Producer, messages: int) -> None:
-    """Send so many, some at a time."""
-    left = iter(range(messages))
+    """Send `messages` messages, some at a time."""
+    numbers = iter(range(messages))
 
     async def worker() -> None:
-        for _ in left:
+        for _ in numbers:
             await producer.send(TOPIC, BODY)
 
     await asyncio.gather(*(worker() for _ in range(AT_A_TIME)))
@@ -77,7 +84,7 @@ async def connect(address: str, tls: Tls | None, times: int) -> None:
 
 
 async def ask_http(address: str, tls: Tls | None, times: int) -> None:
-    """Ask a node's HTTP port whether it lives, each time over a connection of its own."""
+    """Ask a node's HTTP port whether it lives, each time over a new connection."""
     host, _, port = address.rpartition(":")
     context = None if tls is None else tls.context().context
     for _ in range(times):
@@ -92,8 +99,8 @@ async def ask_http(address: str, tls: Tls | None, times: int) -> None:
 async def measure(
     rounds: int, messages: int, connections: int
 ) -> dict[str, tuple[list[float], list[float], list[float]]]:
-    """Microseconds of the nodes for a message and for a connection, by kind and round."""
-    found: dict[str, tuple[list[float], list[float], list[float]]] = {}
+    """Return the nodes' microseconds per message, connection and question, by kind and round."""
+    costs: dict[str, tuple[list[float], list[float], list[float]]] = {}
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         authority = Authority("bench", timedelta(days=1))
@@ -122,17 +129,17 @@ async def measure(
                 connected = processor_seconds(cluster)
                 await ask_http(node, Tls(folder / "ca.pem") if kind == "http" else None, connections)
                 ended = processor_seconds(cluster)
-                of_messages, of_connections, of_questions = found.setdefault(kind, ([], [], []))
-                of_messages.append((sent - began) / messages * 1e6)
-                of_connections.append((connected - sent) / connections * 1e6)
-                of_questions.append((ended - connected) / connections * 1e6)
-    return found
+                message_costs, connection_costs, question_costs = costs.setdefault(kind, ([], [], []))
+                message_costs.append((sent - began) / messages * 1e6)
+                connection_costs.append((connected - sent) / connections * 1e6)
+                question_costs.append((ended - connected) / connections * 1e6)
+    return costs
 
 
 def shown(values: list[float]) -> str:
-    """Median, lowest and highest; the first round warms up."""
-    counted = values[1:]
-    return f"{statistics.median(counted):.0f} ({min(counted):.0f} to {max(counted):.0f})"
+    """Return median, lowest and highest value as text. The first round is a warm-up."""
+    measured = values[1:]
+    return f"{statistics.median(measured):.0f} ({min(measured):.0f} to {max(measured):.0f})"
 
 
 def main() -> None:
@@ -144,8 +151,8 @@ def main() -> None:
     options = parser.parse_args()
     print("| | µs of all nodes for a message of 1 KiB | µs for a connection | µs for a question over HTTP |")
     print("|---|---|---|---|")
-    found = asyncio.run(measure(options.rounds, options.messages, options.connections))
-    for kind, columns in found.items():
+    costs = asyncio.run(measure(options.rounds, options.messages, options.connections))
+    for kind, columns in costs.items():
         print(f"| {kind} | {' | '.join(map(shown, columns))} |")
 
 

@@ -1,6 +1,6 @@
 /*
- * What the generators share: connections and the answers that come over them, clocks, a histogram of latencies, errors,
- * options. Each program is one source file that includes this one.
+ * Parts that the generators share: connections and their answers, clocks, a histogram of latencies, errors, options. Each
+ * program is one source file that includes this one.
  */
 #ifndef BENCH_SHARED_H
 #define BENCH_SHARED_H
@@ -101,7 +101,7 @@ static inline double quantile_us(const Latencies *all, double q) {
 
 /* --- frames and headers ---------------------------------------------------------------------------------------------- */
 
-/* Writes length, header length and header; returns the frame's bytes. Room for the body must follow the header. */
+/* Writes the lengths before the header; returns the size of the frame. Room for the body must follow the header. */
 static inline size_t finish_frame(char *frame, int header_bytes, size_t body_bytes) {
     put_u32(frame, (uint32_t)(4 + (size_t)header_bytes + body_bytes));
     put_u32(frame + 4, (uint32_t)header_bytes); /* high byte 0: JSON */
@@ -116,7 +116,7 @@ static inline void fill_body(char *p, int bytes) {
     }
 }
 
-/* The number after `name` (which ends in a colon), with or without quotes; `missing` if it is not there. */
+/* Returns the number after `name` (which ends in a colon), with or without quotes; `missing` if it is not there. */
 static inline int64_t header_number(const char *header, size_t bytes, const char *name, int64_t missing) {
     const char *at = memmem(header, bytes, name, strlen(name)), *end = header + bytes;
     if (!at) return missing;
@@ -130,7 +130,7 @@ static inline int64_t header_number(const char *header, size_t bytes, const char
 
 /* --- receiving -------------------------------------------------------------------------------------------------------- */
 
-/* What has come over a connection and was no whole frame. */
+/* Received bytes of a connection that are no whole frame yet. */
 typedef struct {
     char *bytes;
     size_t count, capacity;
@@ -152,7 +152,7 @@ static inline Answer answer_of(const char *frame, size_t frame_bytes) {
     return (Answer){frame + 8, frame + 8 + header_bytes, header_bytes, frame_bytes - 8 - header_bytes};
 }
 
-/* Takes what is there, once, and hands over each answer that is whole; returns the bytes that came. */
+/* Receives once and passes each complete answer to `on_answer`; returns the number of received bytes. */
 static inline size_t receive_answers(int fd, Received *received,
                                      void (*on_answer)(void *connection, const Answer *answer, uint64_t now),
                                      void *connection) {
@@ -186,8 +186,8 @@ static inline int64_t answer_number(const Answer *answer, const char *name, int6
     return header_number(answer->header, answer->header_bytes, name, missing);
 }
 
-/* The size of the record with which `bytes` begin, if it has at least `least` of them, is whole, and has this offset in its
-   queue; else 0. */
+/* Returns the size of the first record if it has at least `least` bytes, is complete, and has this offset in its queue;
+   else 0. */
 static inline size_t sound_record(const char *records, size_t bytes, size_t least, int64_t offset) {
     if (bytes < least) return 0;
     uint32_t size = get_u32(records), magic = get_u32(records + 4);
@@ -209,7 +209,7 @@ static uint64_t errors[ERROR_KINDS];
 
 static inline void count_error(int64_t code) { errors[code >= 0 && code < ERROR_OTHER_CODE ? code : ERROR_OTHER_CODE]++; }
 
-/* The members of a JSON object. */
+/* Prints the errors as members of a JSON object. */
 static inline void print_errors(void) {
     const char *comma = "";
     for (int kind = 0; kind < ERROR_KINDS; kind++) {

@@ -1,7 +1,7 @@
-"""`python -m bench.spark`: how fast Spark reads topics, beside a source that makes such rows from nothing, a Parquet
-read of the same rows and a plain consumer.
+"""`python -m bench.spark`: measures how fast Spark reads topics.
 
-Everything runs on this machine: three nodes, the name server, Spark with `local[2]`. Needs the extra `spark`.
+For comparison it measures a source that makes such rows from nothing, a Parquet read of the same rows, and a plain
+consumer. Everything runs on this machine: three nodes, the name server, Spark with `local[2]`. Needs the extra `spark`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _POLL = 256
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One scenario: rows per second of every run, and CPU in µs per row, of this side and of all nodes."""
+    """One scenario: rows per second of every run, and CPU time in µs per row, of the reader and of all nodes."""
 
     name: str
     rows_per_s: list[float]
@@ -48,7 +48,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class SparkReport(msgspec.Struct, frozen=True):
-    """Everything measured in one go; `micro_batch_s` are the durations of small micro-batches after the first."""
+    """All results of one invocation. `micro_batch_s` are the durations of small micro-batches after the first."""
 
     messages: int
     value_bytes: int
@@ -58,7 +58,7 @@ class SparkReport(msgspec.Struct, frozen=True):
 
 
 async def fill(namesrv: str, messages: int, value_bytes: int) -> None:
-    """Send messages with a key, a tag and two properties of their own."""
+    """Send messages with a key, a tag and two properties each."""
     value = bytes(range(256)) * (value_bytes // 256 + 2)
     async with Admin(namesrv) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
@@ -83,7 +83,7 @@ async def fill(namesrv: str, messages: int, value_bytes: int) -> None:
 
 
 async def consume(namesrv: str, messages: int) -> int:
-    """Read everything with a plain pull consumer; the sum of the lengths of the bodies."""
+    """Read everything with a plain pull consumer. Returns the sum of the lengths of the bodies."""
     total = count = 0
     async with PullConsumer(namesrv, "bench-reader") as consumer:
         await consumer.assign(await consumer.queues(TOPIC))
@@ -96,7 +96,7 @@ async def consume(namesrv: str, messages: int) -> int:
 
 
 def timed(cluster: LocalCluster, messages: int, runs: int, queries: dict[str, Callable[[], object]]) -> list[Figure]:
-    """Run every query once to warm up, then all of them in turn, so that each meets the same disturbances."""
+    """Run every query once to warm up, then all of them in turn, so that disturbances hit all alike."""
     figures = [Figure(name, [], [], []) for name in queries]
     nodes = [pid for node in cluster.node_ids if (pid := cluster.pid(node)) is not None]
     for turn in range(runs + 1):
@@ -114,12 +114,12 @@ def timed(cluster: LocalCluster, messages: int, runs: int, queries: dict[str, Ca
 
 
 def scan(frame: "DataFrame") -> object:
-    """Touch every value: count the rows, sum the lengths."""
+    """Read every value: count the rows, sum the lengths."""
     return frame.selectExpr("count(*)", "sum(length(value))").first()
 
 
 def micro_batches(spark: "SparkSession", cluster: LocalCluster, folder: Path, count: int) -> list[float]:
-    """The durations in seconds of micro-batches of a few rows, without the first."""
+    """Return the durations in seconds of micro-batches of a few rows, without the first."""
     stream = spark.readStream.format("dledger").option("namesrv", cluster.namesrv).option("subscribe", "small").load()
     writer = stream.selectExpr("value").writeStream.format("parquet").option("checkpointLocation", str(folder / "c"))
     query = writer.start(str(folder / "small"))
@@ -144,7 +144,7 @@ async def _send_small(namesrv: str, number: int) -> None:
 
 
 def measure(cluster: LocalCluster, folder: Path, messages: int, value_bytes: int, runs: int) -> SparkReport:
-    """All scenarios on one filled cluster."""
+    """Run all scenarios on one filled cluster."""
     asyncio.run(fill(cluster.namesrv, messages, value_bytes))
     asyncio.run(_send_small(cluster.namesrv, -1))
     cluster.wait_ready()
@@ -181,10 +181,14 @@ def measure(cluster: LocalCluster, folder: Path, messages: int, value_bytes: int
 
 
 @click.command()
-@click.option("--messages", default=300_000, show_default=True, type=click.IntRange(1000), help="Messages in the log.")
-@click.option("--value-bytes", default=1024, show_default=True, type=click.IntRange(1), help="Size of a message.")
-@click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Runs per scenario.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON with every run.")
+@click.option(
+    "--messages", default=300_000, show_default=True, type=click.IntRange(1000), help="Number of messages in the log."
+)
+@click.option(
+    "--value-bytes", default=1024, show_default=True, type=click.IntRange(1), help="Size of a message, in bytes."
+)
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Number of runs per scenario.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON file with every run.")
 def main(*, messages: int, value_bytes: int, runs: int, output: Path | None) -> None:
     """Measure Spark's reads of a three-node cluster on this machine."""
     stop_on_sigterm()

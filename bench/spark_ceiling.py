@@ -1,4 +1,4 @@
-"""A Spark source that makes batches from nothing: what Spark itself leaves for a source of such rows.
+"""A Spark source that makes batches from nothing. It shows the rate that Spark itself allows for a source of such rows.
 
 Each task makes one batch, of messages like those of `bench.spark`, and yields it again and again.
 """
@@ -25,25 +25,29 @@ HOST = HostAddress("127.0.0.1", 10911)
 
 
 class NothingSource(DataSource):
-    """Options: `rows`, `valueBytes`, and `columns` and `includeHeaders` as `dledger` has them."""
+    """Source with the options `rows` and `valueBytes`, and with `columns` and `includeHeaders` as `dledger` has
+    them.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "nothing"
 
     def schema(self) -> str:
-        """The chosen columns."""
-        return ddl(selected_columns(self.options.get("columns"), self.options.get("includeHeaders") == "true"))
+        """Return the chosen columns."""
+        has_headers = self.options.get("includeHeaders") == "true"
+        columns = self.options.get("columns")
+        return ddl(selected_columns(columns, include_headers=has_headers, has_corrupt_record=False))
 
     def reader(self, schema: "StructType") -> "NothingReader":
-        """Makes the rows."""
+        """Return the reader that makes the rows."""
         columns = tuple(schema.fieldNames())
         return NothingReader(columns, int(self.options["rows"]), int(self.options["valueBytes"]))
 
 
 class NothingReader(DataSourceReader):
-    """`rows` rows of these columns."""
+    """Makes `rows` rows of these columns."""
 
     def __init__(self, columns: tuple[str, ...], rows: int, value_bytes: int) -> None:
         self._columns = columns
@@ -51,11 +55,11 @@ class NothingReader(DataSourceReader):
         self._value_bytes = value_bytes
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks."""
+        """Return the tasks."""
         return [InputPartition(number) for number in range(TASKS)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """One task's share."""
+        """Yield one task's share of the rows."""
         number = int(partition.value)
         left = self._rows * (number + 1) // TASKS - self._rows * number // TASKS
         batch = one_batch(self._columns, self._value_bytes)
@@ -65,7 +69,7 @@ class NothingReader(DataSourceReader):
 
 
 def one_batch(columns: tuple[str, ...], value_bytes: int) -> "pa.RecordBatch":
-    """A full batch of messages with a key, a tag and two properties of their own."""
+    """Return a full batch of messages with a key, a tag and two properties each."""
     data = b"".join(record(number, value_bytes) for number in range(ROWS_PER_BATCH))
     topics = [TopicRange("bench", {0: (0, ROWS_PER_BATCH)})]
     source = Source(
@@ -77,9 +81,9 @@ def one_batch(columns: tuple[str, ...], value_bytes: int) -> "pa.RecordBatch":
 
 
 def record(number: int, value_bytes: int) -> bytes:
-    """One stored message."""
+    """Return one stored message."""
     tag = "odd" if number % 2 else "even"
-    own = f"trace\x01{number:016x}\x02origin\x01bench\x02"
+    own_properties = f"trace\x01{number:016x}\x02origin\x01bench\x02"
     unique_key = f"7F0000010A2B18B4AAC2{number:012X}"
     properties = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02KEYS\x01key-{number}\x02TAGS\x01{tag}\x02"
     return encode_record(
@@ -89,7 +93,7 @@ def record(number: int, value_bytes: int) -> bytes:
             queue_offset=number,
             physical_offset=number * (value_bytes + 200),
             body=(bytes(range(256)) * (value_bytes // 256 + 2))[number % 256 :][:value_bytes],
-            properties=(properties + own).encode(),
+            properties=(properties + own_properties).encode(),
             born_timestamp=1_763_000_000_000 + number,
             born_host=HOST,
             store_timestamp=1_763_000_000_000 + number,

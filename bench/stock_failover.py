@@ -4,17 +4,18 @@
                                    [--keyed] [--pause | --vanish] [--per-request-ms 1000]
     python -m bench.stock_failover --client java-5.3.3 --program 'java -cp lib/*:classes Driver'
 
-For each kill a fresh process of the client sends one message after the other from each of its threads, to a topic with
-8 queues. Every alias is in the topic's route by then, and one message by itself has made the client look it up. After
-the kill it goes on for `--seconds`, and then the node is started again; with `--pause` it is stopped (SIGSTOP) and goes
-on, its connections open all the time. With `--vanish` its host is lost: the node stops, and its address answers nothing
-any more, no refusal either. That takes addresses of a network namespace of its own, and root:
+For each kill a fresh process of the client sends, one message after the other from each of its threads. The topic has
+8 queues. Before the kill, the topic's route has every alias (none with `--no-aliases`), and a first message has made
+the client look it up. After the kill the client continues for `--seconds`, and then the node is started again. With
+`--pause` the node is stopped (SIGSTOP) and continued, and its connections stay open. With `--vanish` its host is lost:
+the node stops, and its address answers nothing any more, not even a refusal. That needs root, and addresses in a
+network namespace of its own:
 
     unshare --net sh -c 'ip link set lo up && .venv/bin/python -m bench.stock_failover --vanish …'
 
-With `--keyed` the client chooses each queue by a hash of the message's key. What the table counts are calls of the
-client that ended with an error, whatever the client did by itself before it told. `--program` is what starts a driver
-of tests/conformance, which `make test-clients` builds; the C++ one needs none.
+With `--keyed` the client chooses each queue by a hash of the message's key. The table counts calls of the client that
+ended with an error, after any retries inside the client. `--program` starts a driver of tests/conformance, which `make
+test-clients` builds; the C++ driver needs none.
 """
 
 from __future__ import annotations
@@ -49,37 +50,37 @@ ENDLESS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What one kill cost: failed sends, and how long nothing was acknowledged."""
+    """Cost of one kill: failed sends, and the longest time in ms without an acknowledgement."""
 
     failed: int
     gap_ms: float
 
 
 class Measurement:
-    """Kills of one cluster's leader under one kind of client."""
+    """Kills of one cluster's leader while one kind of client sends."""
 
     def __init__(self, cluster: LocalCluster, options: argparse.Namespace) -> None:
         self._cluster = cluster
         self._options = options
 
     def kill_once(self) -> Kill:
-        """Kill the leader under a fresh client, and start the node again."""
-        with self._client() as client:
-            self._begin(client)
-            struck = self._strike()
+        """Kill the leader while a fresh client sends, and start the node again."""
+        with self._start_client() as client:
+            self._start_streams(client)
+            node_id = self._hit_leader()
             gap_ms = self._longest_gap_ms(client)
             result = Kill(len(client.failed), gap_ms)
             for failed in client.failed:
                 print(f"{failed['ms']:.0f} ms: {failed['error']}", file=sys.stderr)
             client.call("stop_streams", timeout=PATIENCE_S)
-        self._mend(struck)
+        self._restore_node(node_id)
         self._cluster.wait_ready()
         self._wait_registered()
         wait_listed(self._cluster, aliases=not self._options.no_aliases)
         return result
 
-    def _strike(self) -> str:
-        """Kill or pause the leader, or lose its host; returns its node id."""
+    def _hit_leader(self) -> str:
+        """Kill or pause the leader, or lose its host. Returns its node id."""
         if not (self._options.pause or self._options.vanish):
             return self._cluster.kill_leader()
         leader = self._cluster.leader()
@@ -88,17 +89,17 @@ class Measurement:
             lose_host(leader)
         return leader
 
-    def _mend(self, struck: str) -> None:
-        """Let the node that was struck work again, as a new process unless it was paused only."""
+    def _restore_node(self, node_id: str) -> None:
+        """Let the node work again, as a new process unless it was only paused."""
         if self._options.vanish:
-            find_host(struck)
+            find_host(node_id)
         if self._options.pause:
-            self._cluster.resume(struck)
+            self._cluster.resume(node_id)
         else:
-            self._cluster.restart(struck)
+            self._cluster.restart(node_id)
 
     def _wait_registered(self) -> None:
-        """Wait until every node is registered again: with two of three away nobody could take a send."""
+        """Wait until every node is registered again. With two of three away no node could take a send."""
         with BareClient(self._cluster.namesrv) as client:
             registered = 0
             while registered < len(self._cluster.node_ids):
@@ -107,15 +108,15 @@ class Measurement:
                 registered = sum(len(group.broker_addrs) for group in info.broker_addr_table.values())
 
     @contextmanager
-    def _client(self) -> Iterator[StockClient]:
+    def _start_client(self) -> Iterator[StockClient]:
         command = shlex.split(self._options.program) if self._options.program else [sys.executable, _CPP_DRIVER]
         with (
             tempfile.TemporaryDirectory() as home,
-            StockClient([*command, self._cluster.namesrv], home=Path(home)) as one,
+            StockClient([*command, self._cluster.namesrv], home=Path(home)) as client,
         ):
-            yield one
+            yield client
 
-    def _begin(self, client: StockClient) -> None:
+    def _start_streams(self, client: StockClient) -> None:
         fields: dict[str, object] = {"retries": self._options.retries} if self._options.retries else {}
         fields |= {name: True for name in ("asynchronous", "keyed") if getattr(self._options, name)}
         if self._options.per_request_ms:
@@ -127,22 +128,28 @@ class Measurement:
         client.failed.clear()
 
     def _longest_gap_ms(self, client: StockClient) -> float:
-        """Let the client go on; the longest time from the kill on in which no thread had a message acknowledged."""
-        begun = last = time.monotonic()
-        gap, seen = 0.0, client.sends
-        while (now := time.monotonic()) - begun < self._options.seconds:
-            if client.sends > seen:
-                gap, last, seen = max(gap, now - last), now, client.sends
+        """Let the client continue.
+
+        Returns the longest time in ms after the kill in which no thread got an acknowledgement.
+        """
+        killed_at = last_sent_at = time.monotonic()
+        gap, seen_sends = 0.0, client.sends
+        while (now := time.monotonic()) - killed_at < self._options.seconds:
+            if client.sends > seen_sends:
+                gap, last_sent_at, seen_sends = max(gap, now - last_sent_at), now, client.sends
             time.sleep(0.005)
-        return max(gap, now - last) * 1000
+        return max(gap, now - last_sent_at) * 1000
 
 
 def _look_up(client: StockClient) -> None:
     """Let the client find the topic's route before its threads begin together.
 
-    Of several first sends at a time the C++ client fails some. Java's does worse. 1. The first lookup takes nearly 3 s:
-    the machine is busy. 2. The other threads wait for it no longer, and each asks for the route of `TBW102`, the model
-    of topics that nobody has made. 3. That has no aliases, takes the topic's place, and stays for up to 30 s.
+    If several threads send first at the same time, the C++ client fails some sends. Java's client does worse:
+
+    1. The first lookup takes nearly 3 s, because the machine is busy.
+    2. The other threads give up waiting for it, and ask for the route of `TBW102`, the template of topics that do not
+       exist.
+    3. That route has no aliases, takes the place of the topic's route, and stays for up to 30 s.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -160,40 +167,40 @@ _CPP_DRIVER = str(ROOT / "tests" / "conformance" / "cpp_driver.py")
 def hosts_of_their_own(nodes: Iterable[str]) -> str:
     """Give each node an address of its own for clients, in a network namespace that has loopback only.
 
-    Returns what the nodes' configurations need for it.
+    Returns the nodes' configurations for these addresses.
     """
     if [name for _, name in socket.if_nameindex()] != ["lo"]:
         raise SystemExit("--vanish takes addresses: run it in a network namespace of its own, see --help")
     tables = []
     for node_id in nodes:
-        _ip("address", "add", f"{host_of(node_id)}/32", "dev", "lo")
+        _run_ip("address", "add", f"{host_of(node_id)}/32", "dev", "lo")
         tables.append(f'[nodes.{node_id}]\nhost = "0.0.0.0"\nadvertised_host = "{host_of(node_id)}"\n')
     return "".join(tables)
 
 
 def host_of(node_id: str) -> str:
-    """The address of a node's host: a client that has a connection to it has this address at its own end, too."""
+    """Return the address of a node's host. A client connected to it has this address at its own end, too."""
     return f"10.9.0.{int(node_id.rpartition('n')[2]) + 1}"
 
 
 def lose_host(node_id: str) -> None:
-    """Have nothing answer at a node's address: what is sent there comes back over loopback, to nobody."""
-    _ip("address", "del", f"{host_of(node_id)}/32", "dev", "lo")
-    _ip("route", "add", f"{host_of(node_id)}/32", "dev", "lo", "src", "127.0.0.1")
+    """Make nothing answer at a node's address: packets to it come back over loopback and reach no process."""
+    _run_ip("address", "del", f"{host_of(node_id)}/32", "dev", "lo")
+    _run_ip("route", "add", f"{host_of(node_id)}/32", "dev", "lo", "src", "127.0.0.1")
 
 
 def find_host(node_id: str) -> None:
     """Undo `lose_host`."""
-    _ip("route", "del", f"{host_of(node_id)}/32", "dev", "lo")
-    _ip("address", "add", f"{host_of(node_id)}/32", "dev", "lo")
+    _run_ip("route", "del", f"{host_of(node_id)}/32", "dev", "lo")
+    _run_ip("address", "add", f"{host_of(node_id)}/32", "dev", "lo")
 
 
-def _ip(*arguments: str) -> None:
+def _run_ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
 def make_topic(cluster: LocalCluster, *, aliases: bool) -> None:
-    """Make the topic, and wait until its route has what it is to have."""
+    """Create the topic, and wait until its route has the wanted aliases."""
     attributes = {WRITE_ALIASES_ATTRIBUTE: "true" if aliases else "false"}
     with SyncAdmin(cluster.namesrv) as admin:
         admin.create_topic(TOPIC, queues=QUEUES, attributes=attributes)
@@ -201,7 +208,7 @@ def make_topic(cluster: LocalCluster, *, aliases: bool) -> None:
 
 
 def wait_listed(cluster: LocalCluster, *, aliases: bool) -> None:
-    """Wait until the topic's route has what it is to have."""
+    """Wait until the topic's route has the wanted aliases."""
     wanted = len(cluster.node_ids) - 1 if aliases else 0
     with BareClient(cluster.namesrv) as client:
         while True:
@@ -214,14 +221,18 @@ def wait_listed(cluster: LocalCluster, *, aliases: bool) -> None:
 def main() -> None:
     """Measure one row of the table and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--client", default="cpp", help="what the row is called")
-    parser.add_argument("--program", default="", help="what starts the client's driver")
+    parser.add_argument("--client", default="cpp", help="name of the row")
+    parser.add_argument("--program", default="", help="command that starts the client's driver")
     parser.add_argument("--senders", type=int, default=1)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long the client goes on after a kill")
-    parser.add_argument("--retries", type=int, default=0, help="for drivers that take it (Go's)")
-    parser.add_argument("--asynchronous", action="store_true", help="for the drivers of Java and C++")
-    parser.add_argument("--keyed", action="store_true", help="for Java's driver")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="time for which the client continues after a kill, in seconds"
+    )
+    parser.add_argument("--retries", type=int, default=0, help="number of retries, for drivers that take it (Go's)")
+    parser.add_argument(
+        "--asynchronous", action="store_true", help="asynchronous sends, for the drivers of Java and C++"
+    )
+    parser.add_argument("--keyed", action="store_true", help="choose queues by keys, for Java's driver")
     parser.add_argument(
         "--per-request-ms",
         type=int,

@@ -1,13 +1,13 @@
 /*
  * Load generator for consumers that wait at the end of a queue: one thread, one epoll loop, an open loop.
  *
- * One connection sends --rate messages a second (SEND_MESSAGE_V2, 310) to the queues in turn, whatever becomes of them:
- * a message that leaves late counts from when it was due. Every one of --consumers has a connection and a long poll
- * (PULL_MESSAGE, 11) of its own; consumer c reads queue c mod queues from its end on, so that each message reaches all
- * consumers of its queue. What is measured is the time from when a message was due to its receipt by each of them.
+ * One connection sends --rate messages a second (SEND_MESSAGE_V2, 310) to the queues in turn, and does not wait for
+ * answers. The time of a message that leaves late counts from when it was due. Every one of --consumers has a connection
+ * and a long poll (PULL_MESSAGE, 11) of its own. Consumer c reads queue c mod queues from its end on, so that each message
+ * reaches all consumers of its queue. The measured time of each receipt begins when the message was due.
  *
- * Records are checked as gen.c checks them; a message that is not acknowledged counts as an error under its code.
- * Standard output, exit status: as of gen.c; a "message" is one receipt.
+ * Records are checked as in gen.c. A message that is not acknowledged counts as an error under its code. Standard output
+ * and exit status are those of gen.c; a "message" is one receipt.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -20,7 +20,7 @@
 #include "shared.h"
 
 enum {
-    RECORD_BODY = 88, /* with IPv4 addresses, as all here are */
+    RECORD_BODY = 88, /* with IPv4 addresses, which all records here have */
     HEADER_MAX = 1024,
     CONSUMERS_MAX = 20000,
     SUSPEND_MS = 15000,
@@ -29,7 +29,7 @@ enum {
 
 typedef struct {
     int fd;
-    int queue; /* that a consumer reads */
+    int queue; /* the queue that a consumer reads */
     int64_t next_offset;
     bool consumes;
     Received received;
@@ -52,7 +52,7 @@ static uint64_t measure_at_ns;
 static char *send_frame;
 static char key_prefix[21];
 
-/* Sends all of a frame; only a service that has stopped reading makes this wait. */
+/* Sends a whole frame; waits only if the service has stopped reading. */
 static void put_all(Connection *c, const char *bytes, size_t count) {
     if (measuring) measured.bytes_out += count;
     while (count) {
@@ -93,7 +93,7 @@ static void put_message(Connection *c, uint64_t due_ns) {
     sent_total++;
 }
 
-/* Takes the times out of a pull's records; false if one is malformed or does not continue the queue. */
+/* Adds the latencies of a pull's records; false if one is malformed or does not continue the queue. */
 static bool take_records(const Connection *c, const char *records, size_t bytes, uint64_t now) {
     int64_t offset = c->next_offset;
     for (size_t at = 0; at < bytes; offset++) {
@@ -134,7 +134,7 @@ static void open_connection(Connection *c) {
     c->received = make_received(1 << 14);
 }
 
-/* The end of a queue, asked on a connection on which nothing is in flight. */
+/* Returns the end of a queue. No request may be in flight on the connection. */
 static int64_t end_of_queue(Connection *c, int queue) {
     char frame[HEADER_MAX], answer[HEADER_MAX * 4];
     int header_bytes = snprintf(
@@ -230,7 +230,7 @@ static void parse_options(int argc, char **argv) {
     if (strlen(options.topic) > 127) fail(2, "--topic: at most 127 characters");
 }
 
-/* A descriptor for each consumer is more than what many shells allow at first. */
+/* Raises the limit of open files: many shells allow fewer than one for each consumer. */
 static void allow_files(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) fail(1, "getrlimit");

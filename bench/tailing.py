@@ -1,4 +1,4 @@
-"""Runs the generator of consumers that wait at the end of a queue (`tail.c`)."""
+"""Runner of the generator whose consumers wait at the end of a queue (`tail.c`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _SPARE_S = 60.0
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True):
-    """`rate_per_s` messages to the queues in turn; each of `consumers` waits at one queue's end with a long poll."""
+    """Load with waiting consumers: `rate_per_s` messages a second go to the queues in turn.
+
+    Each of `consumers` waits at one queue's end with a long poll.
+    """
 
     rate_per_s: int
     consumers: int
@@ -32,9 +35,9 @@ def run_tail(
     on_start: Callable[[], None] | None = None,
     on_end: Callable[[], None] | None = None,
 ) -> LoadResult:
-    """Return the times from when messages were due to their receipts, each receipt being a message of the result.
+    """Run the load. Each receipt counts as a message of the result, and its latency is the time since it was due.
 
-    The topic must be there. Raises `GeneratorError` as `run_load` does.
+    The topic must exist. Raises `GeneratorError` as `run_load` does.
     """
     arguments = {
         "port": port,

@@ -1,9 +1,9 @@
-"""Measure of the time index: what so many pending rows cost a node in memory, and how long a start takes with them.
+"""Measure of the time index: memory that pending rows cost a node, and the time of a start with them.
 
     .venv/bin/python -m bench.time_index [ROWS]
 
-Rows are due within a day, in the order of chance.  The start is a process of its own: it opens the file, has the first
-rows that are due, and compares all rows with counters.
+Rows are due within a day, in random order. The start is a process of its own: it opens the file, gets the first rows
+that are due, and compares all rows with counters.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ STRETCH_BYTES: Final = 1 << 30
 
 
 def rows_of(count: int) -> Iterator[Row]:
-    """So many rows, in the order of the log."""
+    """Yield `count` rows, in the order of the log."""
     rng = random.Random(1)
     for number in range(count):
         yield Row(rng.randrange(DAY_MS), number * RECORD_BYTES, RECORD_BYTES)
 
 
 def fill(directory: str, count: int) -> float:
-    """Write the rows as a node does; returns the seconds that took."""
+    """Write the rows as a node does. Returns the seconds that this took."""
     rows = list(rows_of(count))
     file = TimeFile(DatabaseFiles(directory))
     file.load("one")
     began = time.perf_counter()
     for begin in range(0, count, WRITE_ROWS):
-        piece = rows[begin : begin + WRITE_ROWS]
-        file.write([RowChanges(added=piece)], (begin + len(piece)) * RECORD_BYTES, 0, None)
+        batch = rows[begin : begin + WRITE_ROWS]
+        file.write([RowChanges(added=batch)], (begin + len(batch)) * RECORD_BYTES, 0, None)
     took = time.perf_counter() - began
     file.close()
     return took
 
 
 class _Node:
-    """A replica that has applied everything, of which it has no log."""
+    """A replica that has applied everything and has no log."""
 
     stretch_bytes = STRETCH_BYTES
 
@@ -64,16 +64,16 @@ class _Node:
         self._count = count
 
     def decode(self, kind: int, payload: bytes | memoryview) -> RowChanges | None:
-        """See `RowSource.decode`."""
+        """Return None: this log has no changes of rows."""
         _ = kind, payload
         return None
 
     def lowest(self) -> int | None:
-        """See `RowSource.lowest`."""
+        """Return the lowest position of a row."""
         return 0
 
     def pending(self) -> Counts:
-        """See `RowSource.pending`."""
+        """Return the numbers and sizes of pending rows by stretch of the log."""
         counts: dict[int, tuple[int, int]] = {}
         for row in rows_of(self._count):
             start = row.position - row.position % STRETCH_BYTES
@@ -83,13 +83,13 @@ class _Node:
 
 
 def resident_kib() -> int:
-    """The memory of this process."""
+    """Return the resident memory of this process in KiB."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
 
 
 async def start(directory: str, count: int) -> None:
-    """Start with the file, and print what that took."""
+    """Start with the file, and print how long that took."""
     env = AsyncioEnvironment(asyncio.get_running_loop())
     node = _Node(env, count)
     before_kib, began = resident_kib(), time.perf_counter()

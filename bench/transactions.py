@@ -1,10 +1,10 @@
-"""Measure of transactions: how many are committed in a second, and what those cost that stay open.
+"""Measure of transactions: commits in a second, and the cost of transactions that stay open.
 
     .venv/bin/python -m bench.transactions [TRANSACTIONS] [OPEN]
 
-One producer of the project's own client, 64 in flight: plain sends and halves that are committed at once, in turns, and
-what each costs the leader. Then so many halves stay open, and the leader's CPU is measured while they wait, and while
-they are checked; nobody answers.
+One producer of the project's own client keeps 64 requests in flight. It takes turns in plain sends and in half messages
+that are committed at once. The cost of each for the leader is measured. Then OPEN half messages stay open. The leader's
+CPU time is measured while they wait, and while they are checked; nobody answers the checks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIG: Final = "transaction_timeout_ms = 60000\n"
 
 
 class Leader:
-    """The process of a cluster's leader; its figures until now."""
+    """The process of a cluster's leader, and its usage so far."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         pid = cluster.pid(cluster.leader())
@@ -39,23 +39,23 @@ class Leader:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all its threads."""
+        """CPU time of all its threads, in seconds."""
         return cpu_seconds(self._pid)
 
     @property
     def memory_mb(self) -> float:
-        """Its anonymous memory."""
+        """Its anonymous memory, in MB."""
         return anonymous_rss_mb(self._pid)
 
 
 async def run_many(count: int, one: Callable[[], Awaitable[object]]) -> float:
-    """Do something so often, `IN_FLIGHT` at a time; returns the seconds that it took."""
-    left = count
+    """Call `one` `count` times, `IN_FLIGHT` at a time. Returns the seconds that this took."""
+    remaining = count
 
     async def worker() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
+        nonlocal remaining
+        while remaining > 0:
+            remaining -= 1
             await one()
 
     began = time.perf_counter()
@@ -64,12 +64,12 @@ async def run_many(count: int, one: Callable[[], Awaitable[object]]) -> float:
 
 
 async def unknown(_transaction: OpenTransaction) -> Decision:
-    """A check that decides nothing."""
+    """Answer a check without a decision."""
     return "unknown"
 
 
 async def measure(cluster: LocalCluster, count: int, open_count: int) -> None:
-    """Print what was measured."""
+    """Measure and print the figures."""
     leader = Leader(cluster)
     async with (
         Producer(cluster.namesrv, group="plain", compress_over_bytes=None) as producer,
@@ -86,24 +86,24 @@ async def measure(cluster: LocalCluster, count: int, open_count: int) -> None:
         rates: dict[str, list[float]] = {name: [] for name in kinds}
         costs: dict[str, list[float]] = {name: [] for name in kinds}
         for _ in range(TURNS):
-            for name, one in kinds.items():
-                before = leader.cpu_s
-                rates[name].append(count / await run_many(count, one))
-                costs[name].append((leader.cpu_s - before) / count * 1e6)
+            for name, call in kinds.items():
+                cpu_s_before = leader.cpu_s
+                rates[name].append(count / await run_many(count, call))
+                costs[name].append((leader.cpu_s - cpu_s_before) / count * 1e6)
         for name in kinds:
             print(f"{statistics.median(rates[name]):>9,.0f}/s {statistics.median(costs[name]):>6.0f} us  {name}")
         memory_mb = leader.memory_mb
         await run_many(open_count, lambda: transactions.begin(TOPIC, b"x"))
         print(f"{leader.memory_mb - memory_mb:>9,.1f} MB  {open_count:,} open halves")
-    for what in ("not due", "being checked"):
-        before = leader.cpu_s
+    for phase in ("not due", "being checked"):
+        cpu_s_before = leader.cpu_s
         await asyncio.sleep(WATCHED_S)
-        print(f"{(leader.cpu_s - before) / WATCHED_S:>9.1%} of a core  while they are {what}", flush=True)
-        await asyncio.sleep(60.0 if what == "not due" else 0.0)
+        print(f"{(leader.cpu_s - cpu_s_before) / WATCHED_S:>9.1%} of a core  while they are {phase}", flush=True)
+        await asyncio.sleep(60.0 if phase == "not due" else 0.0)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fill a cluster of its own and measure."""
+    """Start a cluster, fill it and measure."""
     count = int(arguments[0]) if arguments else 20_000
     open_count = int(arguments[1]) if len(arguments) > 1 else 100_000
     with LocalCluster(config=CONFIG) as cluster:

@@ -1,4 +1,4 @@
-"""Meter of the CPU, memory and disk that broker processes use, read from /proc (Linux)."""
+"""Meter of the CPU time, memory and disk reads of broker processes, read from /proc (Linux)."""
 
 import os
 import time
@@ -9,7 +9,9 @@ from bench.results import NodeUsage
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of all live threads of `pid`, to the nanosecond (the ticks in /proc/PID/stat are 10 ms)."""
+    """Return the CPU time in seconds of all live threads of `pid`, to the nanosecond. /proc/PID/stat has steps of 10
+    ms.
+    """
     total_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -40,7 +42,7 @@ def family_cpu_seconds(pid: int) -> float:
 
 
 def anonymous_rss_mb(pid: int) -> float:
-    """Return RssAnon in MB: the memory that is the process's own, without mapped files and the page cache."""
+    """Return RssAnon in MB: the process's own memory, without mapped files and the page cache."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -48,7 +50,7 @@ def anonymous_rss_mb(pid: int) -> float:
 
 
 def disk_read_mb(pid: int) -> float:
-    """Return what the disk was read for the process so far, in MB: not what the page cache had."""
+    """Return how much was read from the disk for the process so far, in MB, without hits in the page cache."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1]) / 1e6
@@ -76,7 +78,7 @@ class UsageMeter:
         self._rss_mb = [anonymous_rss_mb(pid) for pid in self._pids]
 
     def nodes(self, messages: int) -> list[NodeUsage]:
-        """Return what each process used while `messages` passed (0 when idle)."""
+        """Return the usage of each process while `messages` were handled (0 when idle)."""
         return [
             NodeUsage(
                 role="leader" if number == 0 else "follower",

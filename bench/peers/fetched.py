@@ -1,4 +1,4 @@
-"""Programs of other services, brought into `.peers/` by exact version through the user's own `go` and `mvn`."""
+"""Programs of other services, fetched into `.peers/` by exact version through the user's own `go` and `mvn`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.peers.service import CannotRunError
 
 PEERS_DIR: Final = Path(__file__).resolve().parents[2] / ".peers"
 FETCH_S: Final = 900.0
-"""The longest that one download with its build may take."""
+"""Time limit for one download with its build, in seconds."""
 _LOAD_SOURCES: Final = Path(__file__).with_name("load")
 _SHOWN_CHARACTERS: Final = 300
 _POM: Final = """\
@@ -28,15 +28,18 @@ _DEPENDENCY: Final = "<dependency><groupId>{}</groupId><artifactId>{}</artifactI
 
 
 def tool(name: str, needed_for: str) -> str:
-    """Return the path of a program of the user's; raises `CannotRunError`."""
-    found = shutil.which(name)
-    if found is None:
+    """Return the path of a program of the user. Raises `CannotRunError`."""
+    path = shutil.which(name)
+    if path is None:
         raise CannotRunError(f"no `{name}` on PATH, which {needed_for}")
-    return found
+    return path
 
 
 def go_install(module: str, version: str) -> Path:
-    """Return the program that `go install MODULE@VERSION` makes, once; raises `CannotRunError`."""
+    """Return the program that `go install MODULE@VERSION` builds, from a former run if there was one.
+
+    Raises `CannotRunError`.
+    """
     name = module.split("/")[-2] if module.rsplit("/", 1)[-1].startswith("v") else module.rsplit("/", 1)[-1]
     directory = PEERS_DIR / f"{name}-{version}"
     program = directory / name
@@ -48,7 +51,7 @@ def go_install(module: str, version: str) -> Path:
 
 
 def load_program() -> Path:
-    """Return the load generator in Go, built anew when its sources have changed; raises `CannotRunError`."""
+    """Return the load generator in Go, built anew when its sources have changed. Raises `CannotRunError`."""
     go = tool("go", "builds the load generator")
     sources = sorted(path for path in _LOAD_SOURCES.iterdir() if path.is_file())
     key = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
@@ -62,7 +65,7 @@ def load_program() -> Path:
 
 
 def maven_jars(name: str, dependencies: Sequence[tuple[str, str, str]]) -> Path:
-    """Return a directory with artifacts (group, artifact, version) and all they need at run time.
+    """Return a directory with artifacts (group, artifact, version) and all their run-time dependencies.
 
     Raises `CannotRunError`.
     """
@@ -71,8 +74,8 @@ def maven_jars(name: str, dependencies: Sequence[tuple[str, str, str]]) -> Path:
     if not jars.is_dir():
         maven = tool("mvn", f"fetches {name}")
         directory.mkdir(parents=True, exist_ok=True)
-        described = "".join(_DEPENDENCY.format(*dependency) for dependency in dependencies)
-        (directory / "pom.xml").write_text(_POM.format(described), encoding="utf-8")
+        dependency_xml = "".join(_DEPENDENCY.format(*dependency) for dependency in dependencies)
+        (directory / "pom.xml").write_text(_POM.format(dependency_xml), encoding="utf-8")
         unfinished = directory / "lib.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         goal = [maven, "-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime"]
@@ -84,10 +87,10 @@ def maven_jars(name: str, dependencies: Sequence[tuple[str, str, str]]) -> Path:
 def run(
     command: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None, timeout_s: float = FETCH_S
 ) -> str:
-    """Run a command to its end and return what it printed; raises `CannotRunError` with its last words."""
-    shown = f"`{Path(command[0]).name} {' '.join(command[1:2])}`"
+    """Run a command to its end and return its output. Raises `CannotRunError` with its last words."""
+    shown_command = f"`{Path(command[0]).name} {' '.join(command[1:2])}`"
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=cwd,
             env={**os.environ, **(environment or {})},
@@ -98,8 +101,8 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CannotRunError(f"{shown} took longer than {timeout_s:g} s") from None
-    if done.returncode != 0:
-        words = " ".join((done.stderr + done.stdout).split())
-        raise CannotRunError(f"{shown} ended with {done.returncode}: {words[-_SHOWN_CHARACTERS:]}")
-    return done.stdout
+        raise CannotRunError(f"{shown_command} took longer than {timeout_s:g} s") from None
+    if result.returncode != 0:
+        output_text = " ".join((result.stderr + result.stdout).split())
+        raise CannotRunError(f"{shown_command} ended with {result.returncode}: {output_text[-_SHOWN_CHARACTERS:]}")
+    return result.stdout

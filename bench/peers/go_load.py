@@ -1,4 +1,4 @@
-"""Loads of the generator in Go, on a service that it has a client of."""
+"""Loads of the generator in Go, on a service for which it has a client."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SPARE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GoLoad:
-    """The generator, and the nodes that it talks to.
+    """The generator, and the nodes to which it connects.
 
-    `batches` says that the service takes several messages in one request; else the client gathers what is in flight
-    into requests by itself, and a row with batches is asked for as many messages.
+    `batches` says that the service takes several messages in one request. Otherwise the client gathers messages in
+    flight into requests by itself, and a row with batches keeps as many messages in flight.
     """
 
     program: Path
@@ -31,17 +31,17 @@ class GoLoad:
     batches: bool
 
     def prepare(self, topic: str = TOPIC) -> None:
-        """Make a topic, and wait until a message to it is acknowledged; raises `GeneratorError`."""
+        """Create a topic, and wait until a message to it is acknowledged. Raises `GeneratorError`."""
         self._run("prepare", topic, {"patience": READY_S}, READY_S)
 
     def fill(self, messages: int) -> LoadResult:
-        """Send so many messages to a topic of their own; raises `GeneratorError`."""
+        """Send `messages` messages to a topic of their own. Raises `GeneratorError`."""
         self.prepare(BACKLOG_TOPIC)
         options = {"window": _FILL_WINDOW, "connections": QUEUES, "messages": messages, "seconds": FILL_S}
         return self._run("send", BACKLOG_TOPIC, options, FILL_S)
 
     def measure(self, row: Row, timing: Timing, edges: Edges | None = None) -> LoadResult:
-        """Run one row; raises `GeneratorError`."""
+        """Run one row. Raises `GeneratorError`."""
         options: dict[str, float] = {
             "seconds": timing.seconds,
             "warmup": timing.warmup_s,
@@ -60,12 +60,12 @@ class GoLoad:
     def _run(
         self, mode: str, topic: str, options: dict[str, float], seconds: float, edges: Edges | None = None
     ) -> LoadResult:
-        every: dict[str, object] = {
+        all_options: dict[str, object] = {
             "service": self.service, "mode": mode, "addresses": ",".join(self.addresses), "topic": topic,
             "partitions": QUEUES, "body": BODY_BYTES, **options,
         }  # fmt: skip
         return run_generator(
-            [str(self.program), *(f"--{name}={value}" for name, value in every.items())],
+            [str(self.program), *(f"--{name}={value}" for name, value in all_options.items())],
             on_start=edges.begin if edges else None,
             on_end=edges.end if edges else None,
             timeout_s=seconds + _SPARE_S,

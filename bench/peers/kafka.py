@@ -1,4 +1,4 @@
-"""Kafka: three brokers that are controllers too (KRaft), acknowledgements of a majority of the replicas in sync."""
+"""Kafka: three brokers that are also controllers (KRaft). A majority of the in-sync replicas acknowledges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES: Final = ("n0", "n1", "n2")
 START_S: Final = 90.0
 FORMAT_S: Final = 60.0
 WARM_UP: Final = Timing(seconds=10.0, warmup_s=0.0, backlog=0)
-"""A load that is not counted: the compiler of a fresh JVM is busy for about so long."""
+"""A load that is not counted: the compiler of a fresh JVM is busy for about that long."""
 _CONTROLLER: Final = 10
 _LOG4J: Final = "2.25.1"
 _ARTIFACTS: Final = (
@@ -69,16 +69,16 @@ class RunningKafka:
     load: GoLoad
 
     def fill(self, messages: int) -> None:
-        """See `RunningService`."""
+        """Create the backlog of the row that consumes."""
         self.load.fill(messages)
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
-        """See `RunningService`."""
+        """Run one row."""
         return self.load.measure(row, timing, edges)
 
 
 class Kafka:
-    """See `Service`. For rows with fdatasync, `log.flush.interval.messages=1`; else the kernel decides."""
+    """Kafka as a service. For rows with fdatasync, `log.flush.interval.messages=1`; else the kernel decides."""
 
     name = "Kafka"
     about = (
@@ -87,20 +87,20 @@ class Kafka:
     )
 
     def fetch(self) -> None:
-        """See `Service`."""
+        """Fetch Kafka's jars, and build the load generator."""
         tool("java", "runs Kafka")
-        _jars()
+        _fetch_jars()
         load_program()
 
     @contextmanager
     def running(self, flush: Flush, directory: Path) -> Iterator[RunningKafka]:
-        """See `Service`."""
+        """Start three brokers and stop them at the end of the block."""
         program = load_program()
         base = find_free_block([*range(len(NAMES)), *range(_CONTROLLER, _CONTROLLER + len(NAMES))])
         logging = directory / "log4j2.properties"
         logging.write_text(_LOGGING, encoding="utf-8")
         java = [tool("java", "runs Kafka"), "-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-        java += [f"-Dlog4j2.configurationFile={logging}", "-cp", f"{_jars()}/*"]
+        java += [f"-Dlog4j2.configurationFile={logging}", "-cp", f"{_fetch_jars()}/*"]
         with Processes(directory) as processes:
             for number, name in enumerate(NAMES):
                 config = _write_config(directory, name, number, base, flush)
@@ -114,7 +114,7 @@ class Kafka:
             yield RunningKafka(processes.pids(NAMES), load)
 
 
-def _jars() -> Path:
+def _fetch_jars() -> Path:
     return maven_jars(f"kafka-{VERSION}", _ARTIFACTS)
 
 

@@ -1,4 +1,4 @@
-"""Turns of a comparison: every service measures its rows on fresh nodes, and then the next one does."""
+"""Turns of a comparison: the rows of one service are measured on fresh nodes, then those of the next service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUSHES: Final[tuple[Flush, ...]] = ("sync", "async")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to measure, how often and for how long; `work_dir` lies on the disk that is measured."""
+    """Settings of a comparison: rows, number of runs and times. `work_dir` is on the disk that is measured."""
 
     rows: Sequence[str]
     runs: int
@@ -29,7 +29,7 @@ class Settings:
 
 
 def fetch_all(services: Sequence[Service], comparison: Comparison, say: Callable[[str], None]) -> list[Service]:
-    """Return the services that this machine can run; the others are skipped with their reason."""
+    """Return the services that this machine can run. The others are skipped with their reason."""
     usable = []
     for service in services:
         say(f"{service.name}: fetching")
@@ -51,8 +51,8 @@ def measure(
 ) -> None:
     """Measure all rows on all services, `settings.runs` times in turns, and add the figures to `comparison`.
 
-    Every other run has the services the other way round. A row that fails is skipped from then on, and the rest goes
-    on. After each turn `keep` gets what there is, so that an interrupted run keeps what it measured.
+    Every other run has the services in reverse order. A row that fails is skipped from then on, and the rest continues.
+    After each turn `keep` gets the figures so far, so that an interrupted run keeps them.
     """
     for number in range(settings.runs):
         for flush in FLUSHES:
@@ -61,11 +61,13 @@ def measure(
                 rows = [name for name in rows if not _is_skipped(comparison, service.name, name)]
                 if rows:
                     say(f"run {number + 1} of {settings.runs}: {service.name}, {flush}")
-                    _turn(service, flush, rows, settings, comparison)
+                    _measure_turn(service, flush, rows, settings, comparison)
                     keep(comparison)
 
 
-def _turn(service: Service, flush: Flush, rows: Sequence[str], settings: Settings, comparison: Comparison) -> None:
+def _measure_turn(
+    service: Service, flush: Flush, rows: Sequence[str], settings: Settings, comparison: Comparison
+) -> None:
     directory = settings.work_dir / "nodes"
     directory.mkdir()
     try:
@@ -94,7 +96,7 @@ def _measure_row(service: str, name: str, running: RunningService, timing: Timin
         figures = Figures(row=name, service=service)
         comparison.figures.append(figures)
     figures.messages_per_s.append(round(result.messages_per_s, 1))
-    if row.mode != "pull":  # what a consumer waits for depends on how much its library asks for in advance
+    if row.mode != "pull":  # a consumer's waiting time depends on how much its library asks for in advance
         figures.p50_ms.append(round(result.p50_us / 1000, 3))
         figures.p99_ms.append(round(result.p99_us / 1000, 3))
     figures.cpu_us_per_message.append(round(sum(node.cpu_us_per_message for node in nodes), 2))

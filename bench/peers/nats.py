@@ -38,28 +38,28 @@ class RunningNats:
     load: GoLoad
 
     def fill(self, messages: int) -> None:
-        """See `RunningService`."""
+        """Create the backlog of the row that consumes."""
         self.load.fill(messages)
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
-        """See `RunningService`."""
+        """Run one row."""
         return self.load.measure(row, timing, edges)
 
 
 class Nats:
-    """See `Service`. For rows with fdatasync, `sync_interval: always`; else NATS syncs every two minutes."""
+    """NATS as a service. For rows with fdatasync, `sync_interval: always`; else NATS syncs every two minutes."""
 
     name = "NATS"
     about = f"NATS {VERSION}, one stream of 3 replicas in files; sync: sync_interval always"
 
     def fetch(self) -> None:
-        """See `Service`."""
+        """Build the server and the load generator."""
         go_install(_MODULE, VERSION)
         load_program()
 
     @contextmanager
     def running(self, flush: Flush, directory: Path) -> Iterator[RunningNats]:
-        """See `Service`."""
+        """Start three servers and stop them at the end of the block."""
         server, program = go_install(_MODULE, VERSION), load_program()
         base = find_free_block([*range(len(NAMES)), *range(_ROUTE, _ROUTE + len(NAMES))])
         routes = ", ".join(f"nats://{HOST}:{base + _ROUTE + number}" for number in range(len(NAMES)))

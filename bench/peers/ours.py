@@ -15,7 +15,7 @@ from bench.generator import LoadResult
 from bench.peers.remoting_load import RemotingLoad, build_generators
 from bench.peers.rows import Row
 from bench.peers.service import CannotRunError, Edges, Timing
-from dledger import native_part
+from dledger_base import native_part
 
 READY_S: Final = 30.0
 
@@ -29,32 +29,32 @@ class RunningOurs:
 
     @property
     def pids(self) -> Sequence[int]:
-        """See `RunningService`."""
+        """The nodes' processes."""
         return [node.pid() for node in self.cluster.nodes]
 
     def fill(self, messages: int) -> None:
-        """See `RunningService`."""
+        """Create the backlog of the row that consumes, and wait until all replicas are equal."""
         self.load.fill(messages)
         self.cluster.await_equal()
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
-        """See `RunningService`."""
+        """Run one row."""
         return self.load.measure(row, timing, edges)
 
 
 class Ours:
-    """See `Service`."""
+    """Our own service."""
 
     name = "ours"
     about = f"one group of 3 nodes; sync: flush = sync; native part: {native_part.version()}"
 
     def fetch(self) -> None:
-        """See `Service`."""
+        """Compile the load generators."""
         build_generators()
 
     @contextmanager
     def running(self, flush: Flush, directory: Path) -> Iterator[RunningOurs]:
-        """See `Service`."""
+        """Start a cluster and stop it at the end of the block."""
         generator, tail = build_generators()
         try:
             with running_cluster(directory / "cluster", flush) as cluster:
@@ -66,7 +66,7 @@ class Ours:
 
 
 def interpreter_build() -> str:
-    """Say how this Python was built: with profile-guided optimization a node takes a quarter more."""
+    """Describe how this Python was built. Without profile-guided optimization a node takes a quarter more CPU time."""
     if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
         return "configured with --enable-optimizations"
     if sys.base_prefix == "/usr":

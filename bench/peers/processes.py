@@ -1,4 +1,4 @@
-"""Processes of a service's nodes: started here, and stopped by their own pids."""
+"""Processes of a service's nodes. They are started here, and stopped by their own pids."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SHOWN_CHARACTERS: Final = 300
 
 
 class Processes:
-    """Processes that end with the block: SIGTERM to all, and SIGKILL to those that are there `STOP_S` later.
+    """Processes that end with the block: SIGTERM to all, and SIGKILL to those that still run `STOP_S` later.
 
-    They are sessions of their own, so that Ctrl-C reaches the benchmark, which then stops them in order.
+    They are sessions of their own. Ctrl-C therefore reaches only the benchmark, which stops them in order.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,7 +49,7 @@ class Processes:
             )
 
     def log(self, name: str) -> Path:
-        """Where a process writes."""
+        """Return the path of a process's output."""
         return self._directory / f"{name}.log"
 
     def pids(self, names: Iterable[str]) -> list[int]:
@@ -57,7 +57,7 @@ class Processes:
         return [self._started[name].pid for name in names]
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Wait until `condition` holds; raises `CannotRunError` when a process ends before, or after `timeout_s`."""
+        """Wait until `condition` holds. Raises `CannotRunError` when a process ends first, or after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             for name, process in self._started.items():
@@ -68,12 +68,12 @@ class Processes:
             time.sleep(_POLL_S)
 
     def wait_listening(self, ports: Iterable[int], timeout_s: float) -> None:
-        """Wait until something accepts connections on each port."""
+        """Wait until each port accepts connections."""
         for port in ports:
             self.wait(lambda port=port: _accepts(port), f"port {port} is open", timeout_s)  # type: ignore[misc]
 
     def stop(self) -> None:
-        """Stop all of them, the last one first."""
+        """Stop all processes, the last one first."""
         processes = list(reversed(self._started.values()))
         for process in processes:
             process.terminate()

@@ -1,4 +1,4 @@
-"""Loads of the generators in C, on a service that speaks RocketMQ's protocol."""
+"""Loads of the generators in C, on a service that uses RocketMQ's protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RemotingLoad:
     port: int
 
     def await_send(self, timeout_s: float) -> None:
-        """Wait until a message is acknowledged, which makes the topic too; raises `GeneratorError`."""
+        """Wait until a message is acknowledged, which also creates the topic. Raises `GeneratorError`."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -41,11 +41,11 @@ class RemotingLoad:
                 return
 
     def fill(self, messages: int) -> None:
-        """Send so many messages to a topic of their own; raises `GeneratorError`."""
+        """Send `messages` messages to a topic of their own. Raises `GeneratorError`."""
         run_load(self.generator, _FILL, port=self.port, topic=BACKLOG_TOPIC, seconds=_FILL_S, messages=messages)
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
-        """Run one row; raises `GeneratorError`."""
+        """Run one row. Raises `GeneratorError`."""
         if row.mode == "latency":
             return run_tail(
                 self.tail,
@@ -79,7 +79,7 @@ class RemotingLoad:
 
 
 def build_generators() -> tuple[Path, Path]:
-    """Compile both; raises `CannotRunError`."""
+    """Compile both generators. Raises `CannotRunError`."""
     try:
         return build_generator(), build_generator(source=TAIL_SOURCE)
     except NoCompilerError as error:

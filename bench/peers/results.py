@@ -15,9 +15,9 @@ OURS = "ours"
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """All runs of one row on one service, in order; times are of requests, or from send to receipt.
+    """All runs of one row on one service, in order. Times are of requests, or from send to receipt.
 
-    CPU is that of all nodes, and the generator's own; memory is RssAnon of all nodes in the end.
+    There is the CPU time of all nodes, and the generator's own. Memory is RssAnon of all nodes at the end.
     """
 
     row: str
@@ -32,7 +32,7 @@ class Figures(msgspec.Struct, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A service, or one row of it, that could not be measured, and why; `row` is empty for all of its rows."""
+    """A service, or one row of it, that could not be measured, with the reason. `row` is empty for all of its rows."""
 
     service: str
     row: str = ""
@@ -40,7 +40,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """One invocation: services by name with version and settings, and everything that was measured."""
+    """One invocation: services by name with version and settings, and all measured figures."""
 
     date: datetime
     about: str
@@ -55,7 +55,10 @@ class Comparison(msgspec.Struct, kw_only=True):
         return next((some for some in self.figures if (some.row, some.service) == (row, service)), None)
 
     def ratio(self, figures: Figures) -> float | None:
-        """Return how many times as fast ours is, by medians; None where it was not measured or is the same."""
+        """Return how many times as fast ours is, by medians.
+
+        Returns None where ours was not measured, or the figures are its own.
+        """
         ours = self.of(figures.row, OURS)
         if ours is None or figures.service == OURS:
             return None
@@ -63,7 +66,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 def encode(comparison: Comparison) -> str:
-    """Return TOML which `decode` understands."""
+    """Return TOML that `decode` can read."""
     frame = msgspec.to_builtins(comparison, builtin_types=(datetime,))
     tables = {name: frame.pop(name) for name in ("machine", "services")}
     lists = {name: frame.pop(name) for name in ("figures", "skipped")}
@@ -74,7 +77,7 @@ def encode(comparison: Comparison) -> str:
 
 
 def decode(path: Path) -> Comparison:
-    """Read a file that `encode` made; raises `OSError`, `tomllib.TOMLDecodeError` or `msgspec.ValidationError`."""
+    """Read a file that `encode` made. Raises `OSError`, `tomllib.TOMLDecodeError` or `msgspec.ValidationError`."""
     return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), type=Comparison)
 
 
@@ -88,4 +91,4 @@ def _value(value: object) -> str:
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(_value(one) for one in value)}]"
-    return json.dumps(value, ensure_ascii=False)  # strings, numbers and truth values are written alike in both
+    return json.dumps(value, ensure_ascii=False)  # strings, numbers and truth values are written alike in TOML and JSON

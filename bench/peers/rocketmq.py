@@ -1,9 +1,9 @@
-"""RocketMQ: a master and two slaves, sends acknowledged when the master and one slave have them.
+"""RocketMQ: a master and two slaves. Sends are acknowledged when the master and one slave have them.
 
-Of what 5.3.3 offers for replicas this is the form that syncs: its DLedger mode flushes every 10 ms whatever is
-configured, and acknowledges before. A slave answers when the message is in its page cache: in rows with fdatasync one
-disk has it, not a majority of them. The master is fixed here; the controller mode adds an election to the same way of
-copying.
+This is the only form of replication in 5.3.3 that syncs before it acknowledges. RocketMQ's DLedger mode flushes every
+10 ms, even if configured otherwise, and acknowledges before. A slave answers when the message is in its page cache. In
+rows with fdatasync the message is thus on one disk, not on a majority of disks. The master is fixed here. The
+controller mode adds an election to the same replication.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class RunningRocketmq:
     load: RemotingLoad
 
     def fill(self, messages: int) -> None:
-        """See `RunningService`."""
+        """Create the backlog of the row that consumes."""
         self.load.fill(messages)
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
-        """See `RunningService`."""
+        """Run one row."""
         return self.load.measure(row, timing, edges)
 
 
 class Rocketmq:
-    """See `Service`. For rows with fdatasync, `SYNC_FLUSH` on every broker; else `ASYNC_FLUSH`."""
+    """RocketMQ as a service. For rows with fdatasync, `SYNC_FLUSH` on every broker; else `ASYNC_FLUSH`."""
 
     name = "RocketMQ"
     about = (
@@ -72,43 +72,44 @@ class Rocketmq:
     )
 
     def fetch(self) -> None:
-        """See `Service`."""
+        """Fetch RocketMQ's jars, and compile the load generators."""
         tool("java", "runs RocketMQ")
-        _jars()
+        _fetch_jars()
         build_generators()
 
     @contextmanager
     def running(self, flush: Flush, directory: Path) -> Iterator[RunningRocketmq]:
-        """See `Service`."""
+        """Start a name server and three brokers, and stop them at the end of the block."""
         generator, tail = build_generators()
         offsets = [number * _STEP + port for number in range(len(NODES)) for port in range(4)]
         base = find_free_block([*offsets, _NAMESRV_PORT])
-        ports = [base + 2 + number * _STEP for number in range(len(NODES))]  # a broker listens at two below, too
+        # a broker also listens on the port two below
+        ports = [base + 2 + number * _STEP for number in range(len(NODES))]
         with Processes(directory) as processes:
             home = directory / NAMESRV
             _start(processes, home, "namesrv", namesrv_config(home, base + _NAMESRV_PORT))
             processes.wait_listening([base + _NAMESRV_PORT], START_S)
             namesrv = f"{HOST}:{base + _NAMESRV_PORT}"
-            # Slaves learn the master's address when they register, so it comes first. `haMasterAddress` does not do:
-            # it is taken before there is a client that could use it, and nothing is asked later.
+            # Slaves learn the master's address when they register, so the master comes first. `haMasterAddress` does
+            # not help: it is read before there is a client that could use it, and never again.
             for numbers in ((0,), (1, 2)):
                 for number in numbers:
                     home = directory / NODES[number]
-                    _start(processes, home, "broker", _config(home, flush, namesrv, number, ports[number]))
+                    _start(processes, home, "broker", _make_config(home, flush, namesrv, number, ports[number]))
                 for number in numbers:
-                    processes.wait(partial(_registered, namesrv, number), f"{NODES[number]} is registered", START_S)
+                    processes.wait(partial(_is_registered, namesrv, number), f"{NODES[number]} is registered", START_S)
             load = RemotingLoad(generator, tail, ports[0])
-            load.await_send(START_S)  # which takes the master and one slave
-            load.measure(ROWS[f"{flush}-64x1"], WARM_UP, Edges(_nothing, _nothing))
+            load.await_send(START_S)  # needs the master and one slave
+            load.measure(ROWS[f"{flush}-64x1"], WARM_UP, Edges(_do_nothing, _do_nothing))
             yield RunningRocketmq(processes.pids(NODES), load)
 
 
-def _jars() -> Path:
+def _fetch_jars() -> Path:
     modules = [("org.apache.rocketmq", f"rocketmq-{module}", VERSION) for module in MODULES]
     return maven_jars(f"rocketmq-{VERSION}", modules)
 
 
-def _config(home: Path, flush: Flush, namesrv: str, number: int, port: int) -> str:
+def _make_config(home: Path, flush: Flush, namesrv: str, number: int, port: int) -> str:
     role = {
         "brokerId": number,
         "brokerRole": "SLAVE" if number else "SYNC_MASTER",
@@ -119,8 +120,8 @@ def _config(home: Path, flush: Flush, namesrv: str, number: int, port: int) -> s
     )
 
 
-def _registered(namesrv: str, number: int) -> bool:
-    """Tell whether the name server knows the broker with this number."""
+def _is_registered(namesrv: str, number: int) -> bool:
+    """Return whether the name server knows the broker with this number."""
     try:
         with SyncAdmin(namesrv, timeout=STATUS_S) as admin:
             groups = admin.broker_groups()
@@ -132,8 +133,8 @@ def _registered(namesrv: str, number: int) -> bool:
 def _start(processes: Processes, home: Path, server: Server, config: str) -> None:
     home.mkdir()
     config_path(home).write_text(config, encoding="utf-8")
-    processes.start(home.name, *server_command(tool("java", "runs RocketMQ"), _jars(), server, home))
+    processes.start(home.name, *server_command(tool("java", "runs RocketMQ"), _fetch_jars(), server, home))
 
 
-def _nothing() -> None:
-    """The edges of a load that is not counted."""
+def _do_nothing() -> None:
+    """Do nothing at the edges of a load that is not counted."""

@@ -1,4 +1,4 @@
-"""Rows of the comparison: what is asked of every service."""
+"""Rows of the comparison: loads that are run on every service."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from bench.cluster import Flush
 
 TOPIC: Final = "bench"
 BACKLOG_TOPIC: Final = "backlog"
-"""Has nothing but what the consumer is to find; what the other rows sent would lie between it in a common log."""
+"""Topic with nothing but the consumer's backlog. In a common log, messages of other rows would lie between."""
 QUEUES: Final = 4
-"""Queues or partitions of the topic, where a service has them."""
+"""Number of queues or partitions of the topic, where a service has them."""
 BODY_BYTES: Final = 1024
 RATE_PER_S: Final = 1000
-"""Messages a second of the rows that measure latency."""
+"""Rate of the rows that measure latency, in messages a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One load: `connections` × `requests` in flight, each of `batch` messages; `flush` is what a send waits for."""
+    """One load: `connections` × `requests` in flight, each of `batch` messages.
+
+    `flush` is the disk write that a send waits for.
+    """
 
     flush: Flush
     mode: Literal["send", "pull", "latency"]
@@ -30,7 +33,7 @@ class Row:
 
     @property
     def topic(self) -> str:
-        """Where it sends to or reads from."""
+        """The topic to which the row sends, or from which it reads."""
         return BACKLOG_TOPIC if self.mode == "pull" else TOPIC
 
 
@@ -48,4 +51,8 @@ ROWS: Final = {
     **_sends("async"),
     "consume": Row("async", "pull", "one consumer reads a backlog"),
 }
-"""`sync` rows: a majority has the message on disk (fdatasync) when it is acknowledged; `async`: in its page cache."""
+"""Rows by name.
+
+At the acknowledgement of a `sync` row a majority has the message on disk (fdatasync), of an `async` row in its page
+cache.
+"""

@@ -1,4 +1,6 @@
-"""`python -m bench.peers.run` (`make bench-peers`): measure services beside ours, print one table, keep the figures."""
+"""`python -m bench.peers.run` (`make bench-peers`): measures other services and ours, prints one table, keeps the
+figures.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +34,50 @@ PEERS: Final[dict[str, Callable[[], Service]]] = {"nats": Nats, "kafka": Kafka, 
 RUNS_DIR: Final = Path(__file__).resolve().parents[1] / "runs"
 BEGIN: Final = "<!-- figures: written by python -m bench.peers.run --page -->"
 END: Final = "<!-- end of figures -->"
-_PIPED_WIDTH: Final = 160  # columns; a pipe has none of its own
+_PIPED_WIDTH: Final = 160  # columns; a pipe has no width of its own
 
 
 @click.command()
-@click.option("--peers", default=",".join(PEERS), show_default=True, help="Only these, with commas between.")
-@click.option("--rows", default=",".join(ROWS), show_default=True, help="Only these, with commas between.")
-@click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Turns of every service.")
-@click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1, 600), help="Measured per row.")
-@click.option("--warmup", default=2.0, show_default=True, type=click.FloatRange(0, 60), help="Before it, not counted.")
-@click.option("--backlog", default=300_000, show_default=True, type=click.IntRange(1000), help="Messages to consume.")
+@click.option(
+    "--peers",
+    default=",".join(PEERS),
+    show_default=True,
+    help="Measure only these services and ours, separated by commas.",
+)
+@click.option("--rows", default=",".join(ROWS), show_default=True, help="Measure only these rows, separated by commas.")
+@click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Number of turns of every service.")
+@click.option(
+    "--seconds",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 600),
+    help="Measured time of a row, in seconds.",
+)
+@click.option(
+    "--warmup",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0, 60),
+    help="Warm-up before the measurement, in seconds.",
+)
+@click.option(
+    "--backlog", default=300_000, show_default=True, type=click.IntRange(1000), help="Number of messages to consume."
+)
 @click.option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the nodes' files go; decides which disk is measured. Default: the system's temporary directory.",
+    help="Folder of the nodes' files, on the disk to be measured. Default: the system's temporary directory.",
 )
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: a dated file in bench/runs.")
-@click.option("--about", default="", help="What a reader of the figures should know, such as who else had the machine.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of the results. Default: a dated file in bench/runs.",
+)
+@click.option("--about", default="", help="Note for readers of the figures, for example other work on the machine.")
 @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Put the table into this page.")
-@click.option("--show", type=click.Path(exists=True, path_type=Path), help="Measure nothing: show this file of a run.")
+@click.option(
+    "--show", type=click.Path(exists=True, path_type=Path), help="Measure nothing: show the results in this file."
+)
 def main(
     *,
     peers: str,
@@ -71,11 +98,11 @@ def main(
     if show is not None:
         comparison = decode(show)
     else:
-        services: list[Service] = [Ours(), *(PEERS[name]() for name in _chosen(peers, PEERS))]
-        comparison = _empty(services, about)
+        services: list[Service] = [Ours(), *(PEERS[name]() for name in _parse_names(peers, PEERS))]
+        comparison = _new_comparison(services, about)
         with tempfile.TemporaryDirectory(prefix="dledger-peers-", dir=work_dir) as directory:
             timing = Timing(seconds, warmup, backlog)
-            settings = Settings(_chosen(rows, ROWS), runs, timing, Path(directory))
+            settings = Settings(_parse_names(rows, ROWS), runs, timing, Path(directory))
             output = output or RUNS_DIR / f"{comparison.date:%Y-%m-%d}-peers-{comparison.date:%H%M}.toml"
             _measure(services, settings, comparison, console, output)
     console.print(terminal_table(comparison))
@@ -88,7 +115,7 @@ def main(
 def _measure(
     services: Sequence[Service], settings: Settings, comparison: Comparison, console: Console, output: Path
 ) -> None:
-    """Measure the machine, then the services; the load average is that of the machine before any of it."""
+    """Measure the machine, then the services. The load average is that of the machine before both."""
     load = os.getloadavg()[0]
     limits = measure_limits(settings.work_dir)
     comparison.machine |= {
@@ -100,14 +127,14 @@ def _measure(
     with console.status("") as status:
         say = status.update if console.is_terminal else console.print
         usable = fetch_all(services, comparison, say)
-        measure(usable, settings, comparison, say, partial(_keep, output))
+        measure(usable, settings, comparison, say, partial(_write_results, output))
 
 
-def _keep(output: Path, comparison: Comparison) -> None:
+def _write_results(output: Path, comparison: Comparison) -> None:
     output.write_text(encode(comparison), encoding="utf-8")
 
 
-def _empty(services: Sequence[Service], about: str) -> Comparison:
+def _new_comparison(services: Sequence[Service], about: str) -> Comparison:
     machine = describe_machine()
     return Comparison(
         date=datetime.now(UTC).replace(microsecond=0),
@@ -123,7 +150,7 @@ def _empty(services: Sequence[Service], about: str) -> Comparison:
     )
 
 
-def _chosen(text: str, known: Mapping[str, object]) -> list[str]:
+def _parse_names(text: str, known: Mapping[str, object]) -> list[str]:
     names = [name for name in text.split(",") if name and name != OURS]
     for name in names:
         if name not in known:

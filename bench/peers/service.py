@@ -1,4 +1,4 @@
-"""Interface of a service that is measured, and how it is told that it cannot be."""
+"""Interface of a service that is measured, and the error of a service that cannot be."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.peers.rows import Row
 
 
 class CannotRunError(Exception):
-    """This machine cannot run a service, or not in this way; the text is the reason that the table shows."""
+    """This machine cannot run a service, or not in this way. The text is the reason that the table shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a row is measured; `backlog` is the number of messages that a consumer finds."""
+    """Times of a row's measurement. `backlog` is the number of messages that a consumer finds."""
 
     seconds: float
     warmup_s: float
@@ -28,7 +28,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What is called when the measured time begins and ends."""
+    """Functions that are called when the measured time begins and ends."""
 
     begin: Callable[[], None]
     end: Callable[[], None]
@@ -39,24 +39,27 @@ class RunningService(Protocol):
 
     @property
     def pids(self) -> Sequence[int]:
-        """The processes whose processor time and memory count: the nodes, without name servers."""
+        """The processes whose CPU time and memory count: the nodes, without name servers."""
 
     def fill(self, messages: int) -> None:
-        """Make the backlog of the row that consumes; raises `GeneratorError`."""
+        """Create the backlog of the row that consumes. Raises `GeneratorError`."""
 
     def measure(self, row: Row, timing: Timing, edges: Edges) -> LoadResult:
-        """Put one load on the service; raises `GeneratorError`, or `CannotRunError` if it has no such load."""
+        """Put one load on the service. Raises `GeneratorError`, or `CannotRunError` if it cannot run such a load."""
 
 
 class Service(Protocol):
-    """A service that may or may not be there."""
+    """A service that this machine may or may not be able to run."""
 
     name: str
     about: str
-    """Version, and how its nodes are set."""
+    """Version and settings of the nodes."""
 
     def fetch(self) -> None:
-        """Bring what it needs into `.peers/`; raises `CannotRunError`."""
+        """Fetch the service's programs into `.peers/`. Raises `CannotRunError`."""
 
     def running(self, flush: Flush, directory: Path) -> AbstractContextManager[RunningService]:
-        """Start three nodes with files in `directory`, and stop them whatever happens; raises `CannotRunError`."""
+        """Start three nodes with files in `directory`, and stop them at the end of the block.
+
+        Raises `CannotRunError`.
+        """

@@ -15,17 +15,17 @@ HEADINGS: Final = (
     "row", "service", "messages/s", "lowest to highest", "ours is × as fast", "p50 / p99 ms", "CPU µs/message",
     "generator µs/message", "memory MB",
 )  # fmt: skip
-_TEXTS: Final = 2
-"""So many columns from the left are words."""
+_TEXT_COLUMNS: Final = 2
+"""Number of columns from the left that hold words."""
 
 
 def lines(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each line; what was skipped has its reason in the third."""
+    """Yield the cells of each line. A skipped row has its reason in the third cell."""
     for name in ROWS:
         for service in comparison.services:
             figures = comparison.of(name, service)
             if figures is not None:
-                yield _cells(comparison, figures)
+                yield _make_cells(comparison, figures)
             yield from (
                 (name, service, f"skipped: {each.reason}", *[""] * (len(HEADINGS) - 3))
                 for each in comparison.skipped
@@ -40,14 +40,14 @@ def terminal_table(comparison: Comparison) -> Table:
     """Return the table for a terminal."""
     table = Table(title="Beside peers, medians of all runs", caption="; ".join(_facts(comparison)))
     for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if number < _TEXTS else "right")
+        table.add_column(heading, justify="left" if number < _TEXT_COLUMNS else "right")
     for cells in lines(comparison):
         table.add_row(*cells, end_section=False)
     return table
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return what a page shows: how it was measured, the table, and what each service was."""
+    """Return the text for a page: how it was measured, the table, and a line about each service."""
     rows = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
     rows += [f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in lines(comparison)]
     services = [f"- **{name}**: {about}." for name, about in comparison.services.items()]
@@ -55,14 +55,14 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join([when, "", "; ".join(_facts(comparison)) + ".", "", *rows, "", *services])
 
 
-def _cells(comparison: Comparison, figures: Figures) -> tuple[str, ...]:
+def _make_cells(comparison: Comparison, figures: Figures) -> tuple[str, ...]:
     rate, ratio = figures.messages_per_s, comparison.ratio(figures)
-    wrong = f" ({figures.errors} errors)" if figures.errors else ""
+    error_note = f" ({figures.errors} errors)" if figures.errors else ""
     times = f"{_median(figures.p50_ms):.1f} / {_median(figures.p99_ms):.1f}" if figures.p50_ms else ""
     return (
         figures.row,
         figures.service,
-        f"{_median(rate):,.0f}{wrong}",
+        f"{_median(rate):,.0f}{error_note}",
         f"{min(rate):,.0f} to {max(rate):,.0f}",
         "" if ratio is None or ROWS[figures.row].mode == "latency" else f"{ratio:.2f}",
         times,

@@ -1,7 +1,7 @@
 """Proof on real processes: a cluster behind proxies, faults from one seed, workloads, histories, checkers, a report.
 
-Start reading at `run.py`, which is one run from the first process to the verdict.  `target.py` says what workloads and
-faults may ask of a cluster, `faults/` holds every fault, `nemesis.py` decides when which one strikes.  Nothing here is
-imported by a node: what a node suffers comes from outside, by signals, proxies, files and a preloaded library.  (Its
-process for a class filter loads `class_filter.py`.)
+Start reading at `run.py`. `chaos/README.md` lists all modules.
+
+Faults reach a node from outside only: by signals, proxies, files and a preloaded library. A node imports nothing of
+this package. One exception is its process for class filters, which loads `class_filter.py`.
 """

@@ -1,6 +1,6 @@
-"""Class filter of the workload `filtered`: what a node's own configuration names, and a process of its own runs.
+"""Class filter of the workload `filtered`. The nodes' configuration names it, and a process of each node runs it.
 
-It imports nothing of the rig: every node that is started again loads it anew.
+It imports nothing of the rig, so that every start of a node loads little.
 """
 
 from __future__ import annotations
@@ -9,5 +9,5 @@ from dledger_broker.filter_process import FilteredMessage
 
 
 def is_light(message: FilteredMessage) -> bool:
-    """True for a message that weighs less than five, or nothing."""
+    """Return True for a message with a weight below five, or without a weight."""
     return int(message.properties.get("weight", "0")) < 5

@@ -1,6 +1,6 @@
-"""`dledger chaos`: run faults against a real cluster, list what there is, judge a run again.
+"""`dledger chaos`: inject faults into a real cluster, list faults, workloads and known bugs, judge a run again.
 
-The help needs nothing that the component's extra brings: what a command needs is imported when it runs.
+The help needs no large package: a command imports its packages when it runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import msgspec
 from click.core import ParameterSource
 
 from dledger.types import ENGINES
-from dledger_admin.extras import require
 from dledger_admin.help import HelpGroup
 from dledger_admin.output import emit, output_option
 
@@ -37,10 +36,9 @@ DEFAULT_MINUTES: Final = 3.0
 CAMPAIGN_MINUTES: Final = 5.0
 DEFAULT_OUT: Final = Path("chaos-runs")
 
-_NEEDED: Final = ("aiohttp", "jinja2", "matplotlib", "toxiproxy")
 _TARGETS: Final = ("local", "two-groups", "register", "pysyncobj", "rocketmq")
 
-_DRAWN: Final = ("faults", "target", "overlap", "pause", "mutant")
+_OPTIONS_OF_SWARM: Final = ("faults", "target", "overlap", "pause", "mutant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class FaultRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """A workload, what it needs to be run on, and why it cannot be run here, if so."""
+    """A workload, the kind of target that it needs, and the reason why it cannot run here, if there is one."""
 
     name: str
     target: str
@@ -64,27 +62,14 @@ class WorkloadRow:
 
 @dataclass(frozen=True, slots=True)
 class MutantRow:
-    """A known bug, the promise that it breaks, and what convicts it in real processes, if that is known."""
+    """A known bug, the promise that it breaks, and its trial in real processes, if there is any."""
 
     name: str
     breaks: str
     trial: MutantTrial | None
 
 
-class _Command(click.Command):
-    """Says what is missing when it is to run, and explains itself without."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run; raises `AdminError` with the pip line of what is missing."""
-        require("chaos", *_NEEDED)
-        return super().invoke(ctx)
-
-
-class _Group(HelpGroup):
-    command_class = _Command
-
-
-@click.group(cls=_Group)
+@click.group(cls=HelpGroup)
 def chaos() -> None:
     """Faults on real processes: a cluster behind proxies, workloads, histories, checkers, a report."""
 
@@ -102,29 +87,35 @@ def out_option(help_text: str) -> Callable[[Command], Command]:
 
 
 @chaos.command("run")
-@minutes_option(DEFAULT_MINUTES, "How long faults strike.")
-@click.option("--seed", type=int, help="Draws faults and workloads; a random one is printed if none is given.")
+@minutes_option(DEFAULT_MINUTES, "Minutes of faults.")
+@click.option(
+    "--seed", type=int, help="Seed that draws faults and workloads; without it a random seed is drawn and printed."
+)
 @click.option("--faults", help="Kinds or families, separated by commas, `all` (the default) or `none`.")
 @click.option("--workloads", help="Names, separated by commas, or `all` (the default).")
-@click.option("--target", type=click.Choice(_TARGETS), default="local", show_default=True, help="What to strike.")
-@out_option("Where the run's directory is made.")
+@click.option("--target", type=click.Choice(_TARGETS), default="local", show_default=True, help="System to test.")
+@out_option("Parent folder of the run's directory.")
 @click.option(
     "--overlap",
     type=click.IntRange(min=1),
     default=MAX_OVERLAP,
     show_default=True,
-    help="Faults at a time, at the most.",
+    help="Maximum number of faults at a time.",
 )
 @click.option(
     "--pause",
     type=click.FloatRange(min=0.0),
     default=SHORTEST_PAUSE_S,
     show_default=True,
-    help="Seconds at least between two faults where one is in force at a time; at most 3.5 more.",
+    help="Minimum seconds between two faults if one is in force at a time; the maximum is 3.5 s more.",
 )
 @click.option("--engine", type=click.Choice(ENGINES), help="Engine of our cluster.  [default: that of `dledger up`]")
 @click.option("--mutant", help="Run every node with this known bug, with faults that convict it.")
-@click.option("--swarm", is_flag=True, help="The seed draws faults, pace and unnamed workloads as well.")
+@click.option(
+    "--swarm",
+    is_flag=True,
+    help="Let the seed also draw the kinds of faults, the pace, and workloads that are not named.",
+)
 @click.option("--keep", is_flag=True, help="Keep the nodes' data even if the run is valid.")
 @click.pass_context
 def run_command(
@@ -144,15 +135,17 @@ def run_command(
 ) -> None:
     """Run once, print the verdict, write a report.
 
-    Exit code 0: valid; 1: a promise is broken; 2: nothing can be said, or nothing was run.
+    Exit code 0: valid; 1: a promise is broken; 2: there is no verdict, or nothing was run.
     """
     from .campaign.driver import run_directory, swarm_options
     from .mutants.trials import ANYTHING, TRIALS
     from .run import RunOptions, run
 
-    drawn = [name for name in _DRAWN if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if swarm and drawn:
-        raise click.UsageError(f"--swarm draws what --{drawn[0]} would say")
+    given_options = [
+        name for name in _OPTIONS_OF_SWARM if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if swarm and given_options:
+        raise click.UsageError(f"--swarm draws what --{given_options[0]} would say")
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     if swarm:
         named = workloads.split(",") if workloads else ()
@@ -161,20 +154,30 @@ def run_command(
             options = replace(options, engine=engine, command=f"{options.command} --engine {engine}")
     else:
         trial = TRIALS.get(mutant or "", ANYTHING)
-        if "target" not in drawn:
+        if "target" not in given_options:
             target = trial.target
         elif target != trial.target:
             trial = ANYTHING
         faults, workloads = faults or ",".join(trial.faults), workloads or ",".join(trial.workloads)
-        words = ["dledger", "chaos", "run", "--minutes", f"{minutes:g}", "--seed", str(seed), "--faults", faults]
-        words += ["--workloads", workloads, "--target", target]
-        words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
-        words += ["--pause", f"{pause:g}"] if pause != SHORTEST_PAUSE_S else []
-        words += ["--engine", engine] if engine is not None else []
-        words += ["--mutant", mutant] if mutant else []
+        command_words = [
+            "dledger",
+            "chaos",
+            "run",
+            "--minutes",
+            f"{minutes:g}",
+            "--seed",
+            str(seed),
+            "--faults",
+            faults,
+        ]
+        command_words += ["--workloads", workloads, "--target", target]
+        command_words += ["--overlap", str(overlap)] if overlap != MAX_OVERLAP else []
+        command_words += ["--pause", f"{pause:g}"] if pause != SHORTEST_PAUSE_S else []
+        command_words += ["--engine", engine] if engine is not None else []
+        command_words += ["--mutant", mutant] if mutant else []
         options = RunOptions(
             directory=run_directory(out, seed),
-            command=shlex.join(words),
+            command=shlex.join(command_words),
             target=target,
             seed=seed,
             duration_s=minutes * 60,
@@ -196,19 +199,24 @@ def run_command(
         context.exit(EXIT_CODES["unknown"])
     if result.injected:
         click.echo("faults: " + ", ".join(f"{count} {kind}" for kind, count in sorted(result.injected.items())))
-    _show(context, result)
+    _print_result(context, result)
 
 
 @chaos.command("campaign")
-@click.option("--runs", type=click.IntRange(min=1), required=True, help="How many runs the state file shall have.")
-@minutes_option(CAMPAIGN_MINUTES, "How long faults strike in each run.")
+@click.option(
+    "--runs", type=click.IntRange(min=1), required=True, help="Number of runs that the state file has in the end."
+)
+@minutes_option(CAMPAIGN_MINUTES, "Minutes of faults in each run.")
 @click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
 @click.option(
-    "--state", type=click.Path(path_type=Path), required=True, help="Sums of runs; one that exists is gone on with."
+    "--state",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File with the sums of the runs; an existing file is continued.",
 )
-@out_option("Where the runs' directories are made.")
-@click.option("--workloads", help="Names, separated by commas; each seed draws its own if none are given.")
-@click.option("--again", is_flag=True, help="First run those seeds of the state file again that were not valid.")
+@out_option("Parent folder of the runs' directories.")
+@click.option("--workloads", help="Names, separated by commas; without them each seed draws its own.")
+@click.option("--again", is_flag=True, help="First repeat the seeds of the state file whose runs were not valid.")
 @click.pass_context
 def campaign_command(
     context: click.Context,
@@ -250,7 +258,7 @@ def campaign_command(
 
 @chaos.command("figures")
 @click.argument("states", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True, metavar="STATE...")
-@click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
+@click.option("--page", type=click.Path(exists=True, path_type=Path), help="Put the table into this page.")
 def figures_command(states: Sequence[Path], page: Path | None) -> None:
     """Print the sums of campaigns as a table."""
     from .campaign.figures import figures, write_figures
@@ -270,7 +278,7 @@ def figures_command(states: Sequence[Path], page: Path | None) -> None:
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
 @click.pass_context
 def check_command(context: click.Context, directory: Path) -> None:
-    """Judge a finished run again; DIR is what it left, with the data of its nodes."""
+    """Judge a finished run again; DIR is the run's directory, with the data of its nodes."""
     from .history import HistoryError
     from .run import check
 
@@ -278,7 +286,7 @@ def check_command(context: click.Context, directory: Path) -> None:
         result = check(directory)
     except (HistoryError, msgspec.DecodeError) as error:
         raise click.ClickException(f"{directory} holds no finished run: {error}") from error
-    _show(context, result)
+    _print_result(context, result)
 
 
 @chaos.command("faults")
@@ -301,7 +309,7 @@ def workloads_command(output: str) -> None:
         WorkloadRow(entry.name, entry.target, entry.summary, entry.unavailable() or None)
         for entry in WORKLOADS.values()
     ]
-    emit(rows, output, lambda _: "\n".join(map(_workload_line, rows)))
+    emit(rows, output, lambda _: "\n".join(map(_format_workload, rows)))
 
 
 @chaos.command("mutants")
@@ -313,15 +321,15 @@ def mutants_command(output: str) -> None:
     from .mutants.trials import TRIALS
 
     rows = [MutantRow(mutant.name, mutant.breaks, TRIALS.get(mutant.name)) for mutant in MUTANTS.values()]
-    emit(rows, output, lambda _: "\n".join(map(_mutant_lines, rows)))
+    emit(rows, output, lambda _: "\n".join(map(_format_mutant, rows)))
 
 
-def _workload_line(row: WorkloadRow) -> str:
+def _format_workload(row: WorkloadRow) -> str:
     not_here = f" (not here: {row.obstacle})" if row.obstacle else ""
     return f"{row.name:<12} {row.target:<9} {row.summary}{not_here}"
 
 
-def _mutant_lines(row: MutantRow) -> str:
+def _format_mutant(row: MutantRow) -> str:
     line = f"{row.name:<28} {row.breaks}"
     if row.trial is None:
         return line
@@ -329,14 +337,16 @@ def _mutant_lines(row: MutantRow) -> str:
     return f"{line}\n{'':<28}   {', '.join(row.trial.workloads)}{where} under {', '.join(row.trial.faults)}"
 
 
-def _show(context: click.Context, result: RunResult) -> None:
-    for line in _lines(result.verdicts):
+def _print_result(context: click.Context, result: RunResult) -> None:
+    for line in _format_verdicts(result.verdicts):
         click.echo(line)
-    click.echo(f"{result.verdict}: {result.report}")
+    from .checkers.judge import headline
+
+    click.echo(f"{headline(result.verdicts)}: {result.report}")
     context.exit(EXIT_CODES[result.verdict])
 
 
-def _lines(verdicts: Sequence[Verdict]) -> list[str]:
+def _format_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
     lines = []
     for verdict in verdicts:
         lines.append(f"{verdict.result:<8} {verdict.name:<22} {verdict.summary}")

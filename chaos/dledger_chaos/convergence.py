@@ -1,5 +1,4 @@
-"""Test for a cluster that is whole again: every node runs, follows one leader, counts, and has applied what was
-committed."""
+"""Test whether a cluster has converged: every node runs, is a voter, and has applied the leader's committed entries."""
 
 from __future__ import annotations
 
@@ -16,22 +15,25 @@ _POLL_S: Final = 0.1
 
 
 async def leader_of(target: Target, members: Iterable[str]) -> NodeView | None:
-    """Return the leader of the highest term that serves clients, None if none says so."""
+    """Return the leader of the highest term that serves clients, None if no node reports that."""
     views = await asyncio.gather(*map(target.status, members))
     leaders = [view for view in views if view is not None and view.leads]
     return max(leaders, key=lambda view: view.term, default=None)
 
 
 async def wait_caught_up(target: Target, node_id: str, timeout_s: float = CONVERGE_S) -> None:
-    """Wait until a node is a voter and has applied what its leader had committed; raises `TargetError`."""
+    """Wait until a node is a voter and has applied all entries committed at the time of the call.
+
+    Raises `TargetError`.
+    """
     group = next(node.group for node in target.nodes if node.node_id == node_id)
-    await _wait(target, members_of(target)[group], (node_id,), timeout_s)
+    await _wait_until_applied(target, members_of(target)[group], (node_id,), timeout_s)
 
 
 async def wait_converged(target: Target, timeout_s: float = CONVERGE_S) -> None:
-    """Wait until that holds for all nodes of all groups; raises `TargetError` saying what is lacking."""
+    """Wait until `wait_caught_up` would return for all nodes of all groups. Raises `TargetError` with the reason."""
     for members in members_of(target).values():
-        await _wait(target, members, members, timeout_s)
+        await _wait_until_applied(target, members, members, timeout_s)
 
 
 def members_of(target: Target) -> dict[str, tuple[str, ...]]:
@@ -42,15 +44,17 @@ def members_of(target: Target) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-async def _wait(target: Target, members: tuple[str, ...], wanted: Iterable[str], timeout_s: float) -> None:
+async def _wait_until_applied(
+    target: Target, members: tuple[str, ...], wanted: Iterable[str], timeout_s: float
+) -> None:
     deadline = time.monotonic() + timeout_s
     committed = None
     while True:
         leader = await leader_of(target, members)
         if leader is not None:
-            # The first commit index seen is waited for: under load the newest one always runs ahead.
+            # Wait for the first commit index only. Under load the commit index always runs ahead of some node.
             committed = leader.commit_index if committed is None else committed
-            lacking = await _lacking(target, leader, committed, wanted)
+            lacking = await _find_lack(target, leader, committed, wanted)
         else:
             lacking = f"no leader among {', '.join(members)}"
         if not lacking:
@@ -60,7 +64,7 @@ async def _wait(target: Target, members: tuple[str, ...], wanted: Iterable[str],
         await asyncio.sleep(_POLL_S)
 
 
-async def _lacking(target: Target, leader: NodeView, committed: int, wanted: Iterable[str]) -> str:
+async def _find_lack(target: Target, leader: NodeView, committed: int, wanted: Iterable[str]) -> str:
     for node_id in wanted:
         view = await target.status(node_id)
         if view is None:

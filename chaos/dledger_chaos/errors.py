@@ -1,10 +1,10 @@
-"""Errors of the rig itself: what was asked cannot be done here.  They say nothing about the system under test."""
+"""Errors of the rig itself: it cannot carry out a request. They say nothing about the system under test."""
 
 from __future__ import annotations
 
 
 class ChaosError(Exception):
-    """The rig cannot do what was asked; the text names the thing, what was found, and what to do."""
+    """The rig cannot carry out a request; the text names the thing, what was found, and what to do."""
 
 
 class BuildError(ChaosError):
@@ -12,4 +12,4 @@ class BuildError(ChaosError):
 
 
 class TargetError(ChaosError):
-    """A process of the system under test did not start, stop or answer as it has to for the run to go on."""
+    """A process of the system under test did not start, stop or answer as required for the run to continue."""

@@ -1,10 +1,10 @@
-"""History of a run: what clients asked and were told, and what happened to the cluster meanwhile.
+"""History of a run: the requests of clients and their outcomes, and the events in the cluster.
 
 A run leaves two files of JSON lines, each line one record of this module:
 
 | file | record | written |
 |---|---|---|
-| `history.jsonl` | `Operation` | when the operation ends; those that never end, when the recorder is closed |
+| `history.jsonl` | `Operation` | at the end of the operation, or when the recorder is closed |
 | `events.jsonl` | `Event` | at once |
 
 All times are nanoseconds of one clock, the machine's `CLOCK_MONOTONIC`, which every process of the machine shares.
@@ -20,14 +20,17 @@ from typing import BinaryIO, Final, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from dledger.invariants import invariant
+from dledger_base.invariants import invariant
 
 HISTORY_FILE: Final = "history.jsonl"
 EVENTS_FILE: Final = "events.jsonl"
 BUFFER_BYTES: Final = 256 * 1024
 
 Outcome: TypeAlias = Literal["ok", "fail", "info"]
-"""`ok`: it took effect as the answer says. `fail`: certainly without effect. `info`: nobody knows, not even later."""
+"""`ok`: it took effect as the answer says.
+
+`fail`: certainly without effect. `info`: the outcome is unknown, also later.
+"""
 
 _RecordT = TypeVar("_RecordT")
 _LARGEST_EDN_INTEGER: Final = 2**63 - 1
@@ -40,10 +43,10 @@ class HistoryError(Exception):
 class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One operation of one client, from its call to its end.
 
-    `process` names the logical client within the workload; operations of one process may overlap. `f` is what was done
-    (`send`, `commit`, `read`, …), `key` what it was done to (a queue `topic/broker group/queue id`, a register, a
-    group), `value` what was asked for, for reads what was found. `extras` holds what was asked besides, and what
-    the answer said besides.
+    `process` names the logical client within the workload. Operations of one process may overlap. `f` is the action
+    (`send`, `commit`, `read`, …), `key` its object (a queue `topic/broker group/queue id`, a register, a group).
+    `value` is the requested value, or the value that a read found. `extras` has further data of request and answer.
+
     `complete_ns` is None if no end was seen; the outcome is `info` then. `code` is the response code of a refusal.
     """
 
@@ -62,21 +65,21 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 EventKind: TypeAlias = Literal["fault-begin", "fault-end", "status", "usage", "process", "phase", "note"]
-"""What an event tells; see `Event`."""
+"""Kind of an `Event`."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened to the cluster, or was seen of it.
+    """An event in the cluster or in the run, or a sample of a node.
 
     | kind | name | fields |
     |---|---|---|
-    | `fault-begin` | the fault's registry name | `id`, `class`, `nodes`, `fault` (its JSON form) |
-    | `fault-end` | the same | `id`, `injected` (false: the target refused it) |
-    | `status` | | `role`, `term`, `commit_index`, `ready`: a sample of `node` |
-    | `usage` | | `resident_bytes`, `open_files`: a sample of `node` |
-    | `process` | `started`, `ended` | `pid`, at the end `expected` |
+    | `fault-begin` | kind of the fault | `id`, `class`, `nodes`, `fault` (its values) |
+    | `fault-end` | kind of the fault | `id`, `injected` (false: the target refused the fault) |
+    | `status` | | sample of `node`: `role`, `term`, `commit_index`, `ready` |
+    | `usage` | | sample of `node`: `resident_bytes`, `open_files` |
+    | `process` | `started`, `ended` | `pid`, and for `ended` `expected` |
     | `phase` | `workloads`, `heal`, `converged`, `final-reads`, `stopped` | |
-    | `note` | free text | `trouble`: the run itself did not go as it should |
+    | `note` | a text | `trouble` (true: the run cannot be judged) |
     """
 
     kind: EventKind
@@ -89,47 +92,50 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 class Invocation:
     """An operation under way; exactly one of `ok`, `fail` and `info` ends it."""
 
-    __slots__ = ("_at_ns", "_open", "_operation", "_recorder")
+    __slots__ = ("_end_ns", "_is_open", "_operation", "_recorder")
 
     def __init__(self, recorder: Recorder, operation: Operation) -> None:
         self._recorder = recorder
         self._operation = operation
-        self._open = True
-        self._at_ns: int | None = None
+        self._is_open = True
+        self._end_ns: int | None = None
 
     def at(self, time_ns: int) -> None:
-        """It ends, or has ended, at that time instead of when its end is told; for what other processes report."""
-        self._at_ns = time_ns
+        """Set the time of the end. Use this for operations that another process reports afterwards."""
+        self._end_ns = time_ns
 
     @property
     def value(self) -> object:
-        """What was asked for."""
+        """The requested value."""
         return self._operation.value
 
     def ok(self, value: object = msgspec.UNSET, **extras: object) -> None:
-        """It took effect. `value` replaces what was asked for by what was found; `extras` is what else was answered."""
+        """End the operation with success.
+
+        `value` is a value that was found; it replaces the requested value. `extras` are further data of the answer.
+        """
         changes: dict[str, object] = {} if value is msgspec.UNSET else {"value": value}
         self._end("ok", changes, extras)
 
     def fail(self, error: str = "", code: int | None = None, **extras: object) -> None:
-        """It certainly has no effect, and never will have."""
+        """End the operation without effect: it certainly never takes effect."""
         self._end("fail", {"error": error, "code": code}, extras)
 
     def info(self, error: str = "", code: int | None = None, **extras: object) -> None:
-        """It may have taken effect, or may still do so."""
+        """End the operation with an unknown outcome: it may have taken effect, or may still do so."""
         self._end("info", {"error": error, "code": code}, extras)
 
     def abandon(self) -> Operation:
-        """The record of an operation whose end nobody saw; for the recorder only."""
-        self._open = False
+        """Return the record of an operation whose end was not seen; for the recorder only."""
+        self._is_open = False
         return msgspec.structs.replace(self._operation, error="no end was seen")
 
     def _end(self, outcome: Outcome, changes: dict[str, object], extras: dict[str, object]) -> None:
-        invariant(self._open, "an operation ends once", id=self._operation.id, f=self._operation.f)
-        self._open = False
-        at_ns = self._recorder.clock() if self._at_ns is None else self._at_ns
-        told = {**self._operation.extras, **extras}
-        self._recorder.complete(self._operation, outcome, {**changes, "complete_ns": at_ns, "extras": told})
+        invariant(self._is_open, "an operation ends once", id=self._operation.id, f=self._operation.f)
+        self._is_open = False
+        end_ns = self._recorder.clock() if self._end_ns is None else self._end_ns
+        all_extras = {**self._operation.extras, **extras}
+        self._recorder.complete(self._operation, outcome, {**changes, "complete_ns": end_ns, "extras": all_extras})
 
 
 class Recorder:
@@ -157,11 +163,11 @@ class Recorder:
         value: object = None,
         *,
         at_ns: int | None = None,
-        **asked: object,
+        **request_extras: object,
     ) -> Invocation:
-        """An operation begins, now or at `at_ns`; `asked` is among its extras, also if nobody sees its end."""
+        """Begin an operation, now or at `at_ns`. Its extras begin with `request_extras`."""
         begin_ns = self.clock() if at_ns is None else at_ns
-        operation = Operation(self._next_id, workload, process, f, key, value, "info", begin_ns, extras=asked)
+        operation = Operation(self._next_id, workload, process, f, key, value, "info", begin_ns, extras=request_extras)
         self._next_id += 1
         invocation = Invocation(self, operation)
         self._pending[operation.id] = invocation
@@ -176,7 +182,7 @@ class Recorder:
     def event(
         self, kind: EventKind, name: str = "", *, node: str = "", time_ns: int | None = None, **fields: object
     ) -> None:
-        """Something happened, now or at `time_ns`."""
+        """Record an event, now or at `time_ns`."""
         self._events.write(Event(kind, self.clock() if time_ns is None else time_ns, name, node, fields))
         self._events.flush()
 
@@ -215,20 +221,20 @@ class _LineFile:
 
 
 def read_operations(directory: Path) -> list[Operation]:
-    """The operations of a run in the order of their calls. Raises `HistoryError`."""
-    operations = list(_read(directory / HISTORY_FILE, Operation))
+    """Return the operations of a run in the order of their calls. Raises `HistoryError`."""
+    operations = list(_read_lines(directory / HISTORY_FILE, Operation))
     operations.sort(key=lambda operation: operation.id)
     return operations
 
 
 def read_events(directory: Path) -> list[Event]:
-    """The events of a run in the order of their times. Raises `HistoryError`."""
-    events = list(_read(directory / EVENTS_FILE, Event))
+    """Return the events of a run in the order of their times. Raises `HistoryError`."""
+    events = list(_read_lines(directory / EVENTS_FILE, Event))
     events.sort(key=lambda event: event.time_ns)
     return events
 
 
-def _read(path: Path, kind: type[_RecordT]) -> Iterator[_RecordT]:
+def _read_lines(path: Path, kind: type[_RecordT]) -> Iterator[_RecordT]:
     decoder = msgspec.json.Decoder(kind)
     try:
         with path.open("rb") as file:
@@ -242,29 +248,29 @@ def _read(path: Path, kind: type[_RecordT]) -> Iterator[_RecordT]:
 
 
 def edn_lines(operations: Iterable[Operation]) -> Iterator[str]:
-    """The history as Jepsen writes it, one map per invocation and per completion, for Knossos and Elle.
+    """Yield the history in Jepsen's form for Knossos and Elle, with one map per invocation and per completion.
 
-    Values are `[key value]` pairs, as `jepsen.independent` has them. Knossos lets a process do one thing at a time and
-    none after an `info`, so that processes are numbered anew: an operation gets the lowest number that is free.
+    Values are `[key value]` pairs, as in `jepsen.independent`. In Knossos a process runs one operation at a time, and
+    none after an `info`. So processes are numbered anew: an operation gets the lowest free number.
     """
     moments: list[tuple[int, int, Operation]] = []
     for operation in operations:
         moments.append((operation.invoke_ns, 1, operation))
         if operation.complete_ns is not None:
             moments.append((operation.complete_ns, 0, operation))
-    # A completion at the nanosecond of another's call comes after it: the two overlap, which says less.
+    # A call at the same nanosecond comes before a completion. The two then overlap, which is the weaker claim.
     moments.sort(key=lambda moment: (moment[0], -moment[1], moment[2].id))
     free: list[int] = []
     processes: dict[int, int] = {}
-    named = 0
+    process_count = 0
     for index, (moment_ns, is_call, operation) in enumerate(moments):
         if is_call:
             if free:
                 free.sort(reverse=True)
                 processes[operation.id] = free.pop()
             else:
-                processes[operation.id] = named
-                named += 1
+                processes[operation.id] = process_count
+                process_count += 1
         process = processes[operation.id]
         if not is_call and operation.outcome != "info":
             free.append(process)
@@ -272,7 +278,7 @@ def edn_lines(operations: Iterable[Operation]) -> Iterator[str]:
         value = None if is_call and operation.f == "read" else operation.value
         yield (
             f"{{:index {index}, :type :{kind}, :process {process}, :f :{operation.f}, "
-            f":value [{_edn(operation.key)} {_edn(value)}], :time {moment_ns}}}"
+            f":value [{_to_edn(operation.key)} {_to_edn(value)}], :time {moment_ns}}}"
         )
 
 
@@ -282,7 +288,7 @@ def write_edn(operations: Iterable[Operation], path: Path) -> None:
         file.writelines(f"{line}\n" for line in edn_lines(operations))
 
 
-def _edn(value: object) -> str:
+def _to_edn(value: object) -> str:
     if value is None:
         return "nil"
     if isinstance(value, bool):
@@ -294,7 +300,7 @@ def _edn(value: object) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     if isinstance(value, list | tuple):
-        return "[" + " ".join(map(_edn, value)) + "]"
+        return "[" + " ".join(map(_to_edn, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_edn(name)} {_edn(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_to_edn(name)} {_to_edn(item)}" for name, item in value.items()) + "}"
     raise HistoryError(f"{value!r} has no EDN form")

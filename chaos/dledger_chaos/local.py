@@ -1,8 +1,8 @@
 """Our own cluster as a target: started, stopped and configured through the public `dledger` command.
 
-Every link of every node leads through a proxy: peers are dialled, name servers are dialled and clients are told the
-proxies' addresses (`[nodes.<id>]` of the file given to `dledger up --config`).  The HTTP port is not proxied, so that
-observation goes on while a node is cut off.
+Every link of every node leads through a proxy. Nodes dial peers and name servers by the proxies' addresses, and clients
+get these addresses, too (`[nodes.<id>]` of the file given to `dledger up --config`). The HTTP port has no proxy, so
+that observation continues while a node is cut off.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .disk.build import disk_shim
 from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget
 from .errors import TargetError
+from .founder import start_founder
 from .processes import pid_in
 from .second_name_server import SecondNameServer
 from .signalled import SignalledNodes
@@ -39,10 +40,10 @@ STOP_S: Final = 60.0
 STATUS_S: Final = 1.0
 ASK_S: Final = 30.0
 START_ATTEMPTS: Final = 3
-"""Another process may take a port between the moment it is found free and the start."""
+"""Number of attempts to start a cluster. Another process may take a port that was found free."""
 
 CONFIG: Final = "segment_bytes = 8388608\ndrain_ms = 2000\nsnapshot_interval_s = 3\n"
-"""Small segments and frequent snapshots, so that a run of minutes has many; a drain as long as a test can wait."""
+"""Configuration of the nodes: small segments and frequent snapshots, so that a short run has many; a short drain."""
 
 CAPABILITIES: Final = frozenset(
     {
@@ -51,16 +52,16 @@ CAPABILITIES: Final = frozenset(
     }
 )
 
-_WORDS: Final = 600
+_SHOWN_CHARACTERS: Final = 600
 
 
 class LocalTarget(SignalledNodes):
     """One or two name servers and `groups` × `nodes` broker nodes in `directory`, on 127.0.0.1.
 
-    All nodes know both name servers; the second one starts when they run, so that for a while one of two is down.
-    `environment` is added to what the nodes inherit, `config` is TOML for every node, `engine` names its engine.
-    `with_shim` puts the disk shim under every node; without it the cluster takes no disk, power and clock faults.  Use
-    it as an async context.
+    All nodes know all name servers. The second one starts after the nodes, so that it is down at first. `environment`
+    is added to the environment of the nodes, `config` is TOML for every node, and `engine` names their engine.
+    `with_shim` loads the disk shim into every node; without it the cluster takes no faults of disks, power and clocks.
+    Use it as an async context.
     """
 
     kind = "local"
@@ -82,34 +83,34 @@ class LocalTarget(SignalledNodes):
         self.data_dir = self.directory / "data"
         self.groups = tuple(f"broker-{chr(ord('a') + number)}" for number in range(groups))
         self.with_shim = with_shim
-        self._state = self.directory / "disks"
+        self._shim_directory = self.directory / "disks"
         self._config = config
         self._engine = engine
         self._proxies = Proxies(self.directory, seed)
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._name_servers = (NAMESRV, SECOND_NAMESRV)[:name_servers]
-        self._second: SecondNameServer | None = None
+        self._second_name_server: SecondNameServer | None = None
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
-        self._stopping: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._stop_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         super().__init__()
-        self._base = 0
+        self._base_port = 0
         self._http: aiohttp.ClientSession | None = None
 
     @property
     def namesrv(self) -> str:
-        """See `Target.namesrv`; clients reach them directly."""
-        return ";".join(map(self._name_server_address, self._name_servers))
+        """Addresses of the name servers, which clients reach directly."""
+        return ";".join(map(self._get_name_server_address, self._name_servers))
 
     @property
     def nodes(self) -> Sequence[NodeFacts]:
-        """See `Target.nodes`."""
+        """The nodes and their places."""
         return [
             NodeFacts(
                 node_id,
                 group,
                 self.mesh.address(CLIENTS, node_id),
-                f"{HOST}:{self._port(node_id) + 2}",
+                f"{HOST}:{self._get_client_port(node_id) + 2}",
                 self.data_dir / node_id,
                 tuple(sorted((self.data_dir / node_id / "log").glob("*.log*"))),
             )
@@ -119,22 +120,22 @@ class LocalTarget(SignalledNodes):
 
     @property
     def others(self) -> Sequence[str]:
-        """See `Target.others`."""
+        """Names of the processes other than nodes."""
         return self._name_servers
 
     @property
     def other_logs(self) -> Sequence[Path]:
-        """See `Target.other_logs`."""
+        """Log files of the processes other than nodes."""
         return sorted(file for name in self._name_servers for file in (self.data_dir / name / "log").glob("*.log*"))
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See `Target.capabilities`."""
+        """The classes of faults that this target can suffer."""
         return CAPABILITIES if self.with_shim else CAPABILITIES - {"disk", "power", "clock"}
 
     @property
     def mesh(self) -> Mesh:
-        """See `Target.mesh`."""
+        """The proxied links."""
         return self._proxies.mesh
 
     async def start(self) -> None:
@@ -144,13 +145,15 @@ class LocalTarget(SignalledNodes):
         """
         await self._proxies.build()
         if self.with_shim:
-            self._environment |= shim_environment(await asyncio.to_thread(disk_shim), self.data_dir, self._state)
-            self._disks = {node: DiskControl(self._state / node) for node in self._all()}
+            self._environment |= shim_environment(
+                await asyncio.to_thread(disk_shim), self.data_dir, self._shim_directory
+            )
+            self._disks = {node: DiskControl(self._shim_directory / node) for node in self._get_node_ids()}
         self.directory.mkdir(parents=True, exist_ok=True)
         for attempt in range(START_ATTEMPTS):
-            self._base = ports.find_base_port(len(self.groups), max(map(len, self._members.values())))
+            self._base_port = ports.find_base_port(len(self.groups), max(map(len, self._members.values())))
             try:
-                await self._start()
+                await self._start_processes()
             except TargetError as error:
                 await self.stop()
                 if attempt + 1 == START_ATTEMPTS or "in use" not in str(error):
@@ -163,14 +166,14 @@ class LocalTarget(SignalledNodes):
 
     async def stop(self) -> None:
         """Stop everything, whatever state it is in; the data stays."""
-        for node_id in self._all():
+        for node_id in self._get_node_ids():
             self.resume(node_id)
         if (self.data_dir / "cluster.json").exists():
             try:
-                await self._dledger("down", "--data", str(self.data_dir), timeout_s=STOP_S)
+                await self._run_dledger("down", "--data", str(self.data_dir), timeout_s=STOP_S)
             except TargetError:
-                pass  # whatever did not stop is killed here
-        await self.kill([*self._all(), *self._name_servers])
+                pass  # processes that did not stop are killed here
+        await self.kill([*self._get_node_ids(), *self._name_servers])
         await self._proxies.stop()
         if self._http is not None:
             await self._http.close()
@@ -184,119 +187,129 @@ class LocalTarget(SignalledNodes):
         await self.stop()
 
     def disk(self, node_id: str) -> DiskControl:
-        """See `Target.disk`."""
+        """Return the control of a node's disk and clock."""
         if node_id not in self._disks:
             raise TargetError(f"{node_id} runs without the disk shim")
         return self._disks[node_id]
 
     def pid(self, node_id: str) -> int | None:
-        """See `Target.pid`."""
+        """Return the pid of a node's process, None if it does not run."""
         return pid_in(self.data_dir / node_id / "pid", str(self.data_dir / node_id))
 
     async def status(self, node_id: str) -> NodeView | None:
-        """See `Target.status`."""
+        """Return a node's own view, None if it does not answer."""
         if self._http is None:
             self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=STATUS_S))
         try:
-            async with self._http.get(f"http://{HOST}:{self._port(node_id) + 2}/status") as response:
+            async with self._http.get(f"http://{HOST}:{self._get_client_port(node_id) + 2}/status") as response:
                 return msgspec.json.decode(await response.read(), type=_Status).view()
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
             return None
 
     async def stop_node(self, node_id: str) -> None:
-        """See `Target.stop_node`.
+        """Stop a node in an orderly way (SIGTERM) and wait.
 
-        Nobody starts the node before the command has ended, which looks for its process only once it is up itself:
+        The node is not started before the command has ended. Otherwise the command might stop the new process:
 
-        1. It begins. 2. The node is killed, and started again. 3. The command stops the process that has just come up.
+        1. The command begins.
+        2. The node is killed, and started again.
+        3. The command looks for the process and finds the new one.
         """
         async with AsyncExitStack() as stack:
-            async with self._settled([node_id]):
+            async with self._block_starts([node_id]):
                 pid = self.pid(node_id)
-                await stack.enter_async_context(self._stopping[node_id])
+                await stack.enter_async_context(self._stop_locks[node_id])
             if pid is not None:
-                self._stopped.add(pid)
-                await self._dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
+                self._stopped_pids.add(pid)
+                await self._run_dledger("node", "stop", "--data", str(self.data_dir), node_id, timeout_s=STOP_S)
 
     async def transfer_leadership(self, node_id: str) -> None:
-        """See `Target.transfer_leadership`."""
-        await self._dledger("node", "lead", "--data", str(self.data_dir), node_id, timeout_s=ASK_S)
+        """Transfer leadership to a node."""
+        await self._run_dledger("node", "lead", "--data", str(self.data_dir), node_id, timeout_s=ASK_S)
 
     async def remove_member(self, node_id: str) -> None:
-        """See `Target.remove_member`."""
-        await self._dledger("node", "remove", "--data", str(self.data_dir), node_id, timeout_s=ASK_S)
+        """Remove a node from its group."""
+        await self._run_dledger("node", "remove", "--yes", "--data", str(self.data_dir), node_id, timeout_s=ASK_S)
+
+    async def found_again(self, node_id: str) -> None:
+        """Start a node with `--bootstrap`, which `dledger node start` does not pass on."""
+        async with self._block_starts([node_id]), self._stop_locks[node_id]:
+            if self.pid(node_id) is None:
+                await asyncio.to_thread(start_founder, self.data_dir, node_id, os.environ | self._environment)
 
     async def wipe(self, node_id: str) -> None:
-        """See `Target.wipe`; the log files of the process stay, for whoever reads them afterwards."""
-        async with self._settled([node_id]):
+        """Empty a stopped node's directory, except for the log files of its process, which are read afterwards."""
+        async with self._block_starts([node_id]):
             if self.pid(node_id) is not None:
                 raise TargetError(f"{node_id} runs: only a stopped node can be wiped")
             for path in (self.data_dir / node_id).iterdir():
                 if path.name != "log":
                     await asyncio.to_thread(shutil.rmtree if path.is_dir() else Path.unlink, path)
             if self.with_shim:
-                await asyncio.to_thread(forget, self._state / node_id)
+                await asyncio.to_thread(forget, self._shim_directory / node_id)
 
     async def _launch(self, node_id: str) -> None:
-        async with self._stopping[node_id]:
+        async with self._stop_locks[node_id]:
             if self.pid(node_id) is not None:
                 return
-            if node_id == SECOND_NAMESRV and self._second is not None:
-                await self._second.start()
+            if node_id == SECOND_NAMESRV and self._second_name_server is not None:
+                await self._second_name_server.start()
             else:
                 arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
-                await self._dledger(*arguments, timeout_s=START_S)
+                await self._run_dledger(*arguments, timeout_s=START_S)
 
-    def _disk_places(self, node_id: str) -> tuple[Path, Path]:
+    def _find_disk_directories(self, node_id: str) -> tuple[Path, Path]:
         if not self.with_shim:
             raise TargetError(f"{node_id} runs without the disk shim")
-        return self._state / node_id, self.data_dir / node_id
+        return self._shim_directory / node_id, self.data_dir / node_id
 
-    def _all(self) -> tuple[str, ...]:
+    def _get_node_ids(self) -> tuple[str, ...]:
         return tuple(node_id for members in self._members.values() for node_id in members)
 
-    def _port(self, node_id: str) -> int:
+    def _get_client_port(self, node_id: str) -> int:
         for number, (group, members) in enumerate(self._members.items()):
             if node_id in members:
-                return self._base + ports.GROUP_STEP * number + ports.NODE_STEP * int(node_id[len(group) + 2 :])
-        raise TargetError(f"there is no node {node_id!r}, only {', '.join(self._all())}")
+                return self._base_port + ports.GROUP_STEP * number + ports.NODE_STEP * int(node_id[len(group) + 2 :])
+        raise TargetError(f"there is no node {node_id!r}, only {', '.join(self._get_node_ids())}")
 
-    async def _start(self) -> None:
-        await self._proxies.start(self._base + ports.API, self._links())
+    async def _start_processes(self) -> None:
+        await self._proxies.start(self._base_port + ports.API, self._make_links())
         config = self.directory / "nodes.toml"
-        config.write_text(self._config + self._addresses(), encoding="utf-8")
+        config.write_text(self._config + self._format_addresses(), encoding="utf-8")
         members = next(iter(self._members.values()))
-        await self._dledger(
+        await self._run_dledger(
             *("up", "--data", str(self.data_dir), "--config", str(config), "--detach"),
             *(() if self._engine is None else ("--engine", self._engine)),
             *("--groups", str(len(self.groups)), "--nodes", str(len(members))),
-            *("--base-port", str(self._base), "--namesrv-port", str(self._base + ports.NAMESRV)),
+            *("--base-port", str(self._base_port), "--namesrv-port", str(self._base_port + ports.NAMESRV)),
             timeout_s=START_S,
         )
         for disk in self._disks.values():
             disk.require_shim()
         if SECOND_NAMESRV in self._name_servers:
-            self._second = SecondNameServer(self.data_dir / SECOND_NAMESRV, self._base + ports.SECOND_NAMESRV)
+            self._second_name_server = SecondNameServer(
+                self.data_dir / SECOND_NAMESRV, self._base_port + ports.SECOND_NAMESRV
+            )
             await self.start_node(SECOND_NAMESRV)
 
-    def _name_server_address(self, name: str) -> str:
-        return f"{HOST}:{self._base + (ports.NAMESRV if name == NAMESRV else ports.SECOND_NAMESRV)}"
+    def _get_name_server_address(self, name: str) -> str:
+        return f"{HOST}:{self._base_port + (ports.NAMESRV if name == NAMESRV else ports.SECOND_NAMESRV)}"
 
-    def _links(self) -> list[Link]:
+    def _make_links(self) -> list[Link]:
         links = []
         for number, members in enumerate(self._members.values()):
-            listen = ports.proxy_ports(self._base, number)
+            listen = ports.proxy_ports(self._base_port, number)
             for node in members:
-                client = self._port(node)
+                client = self._get_client_port(node)
                 links += [Link(other, node, next(listen), f"{HOST}:{client + 1}") for other in members if other != node]
                 links.append(Link(CLIENTS, node, next(listen), f"{HOST}:{client}"))
                 links += [
-                    Link(node, name, next(listen), self._name_server_address(name)) for name in self._name_servers
+                    Link(node, name, next(listen), self._get_name_server_address(name)) for name in self._name_servers
                 ]
         return links
 
-    def _addresses(self) -> str:
-        """The part of the configuration that leads every link through its proxy."""
+    def _format_addresses(self) -> str:
+        """Return the part of the configuration that routes every link through its proxy."""
         lines = []
         for members in self._members.values():
             for node in members:
@@ -311,8 +324,8 @@ class LocalTarget(SignalledNodes):
                 ]
         return "\n".join(lines) + "\n"
 
-    async def _dledger(self, *arguments: str, timeout_s: float) -> str:
-        """Run the command and return what it printed; raises `TargetError` with its words."""
+    async def _run_dledger(self, *arguments: str, timeout_s: float) -> str:
+        """Run the command and return what it printed; raises `TargetError` with its output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "dledger_admin", *arguments),
             env=os.environ | self._environment,
@@ -320,24 +333,24 @@ class LocalTarget(SignalledNodes):
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        said = f"`dledger {' '.join(arguments)}`"
+        command = f"`dledger {' '.join(arguments)}`"
         try:
             async with asyncio.timeout(timeout_s):
                 out, err = await process.communicate()
         except TimeoutError:
-            raise TargetError(f"{said} took longer than {timeout_s:g} s") from None
+            raise TargetError(f"{command} took longer than {timeout_s:g} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            words = (err or out).decode(errors="replace").strip()
-            raise TargetError(f"{said} ended with exit code {process.returncode}: {words[-_WORDS:]}")
+            output = (err or out).decode(errors="replace").strip()
+            raise TargetError(f"{command} ended with exit code {process.returncode}: {output[-_SHOWN_CHARACTERS:]}")
         return out.decode(errors="replace")
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """The part of a node's `/status` that the rig looks at."""
+    """The part of a node's `/status` that the rig uses."""
 
     node_id: str
     group: str
@@ -351,7 +364,7 @@ class _Status(msgspec.Struct, frozen=True):
     voters: list[str]
 
     def view(self) -> NodeView:
-        """The same as the rig has it."""
+        """Return the status in the rig's own type."""
         return NodeView(
             self.node_id,
             self.group,

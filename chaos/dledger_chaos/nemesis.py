@@ -1,10 +1,10 @@
-"""Decides from one seed which faults strike when, and for how long; injects them, heals them, and writes both down.
+"""Nemesis: draws faults, their times and durations from one seed, injects and heals them, and records both.
 
-The schedule is drawn in advance and depends on nothing but the seed, the kinds and the duration.  Whom a fault hits is
-drawn when it strikes, from randomness of its own, because that may depend on who leads at the moment.
+The schedule depends only on the seed, the kinds, the duration and the pace. The nodes of a fault are drawn when it
+strikes, from a seed of its own: they may depend on the leader at that time.
 
-Faults overlap, up to a number at a time.  A kind that wants the cluster to itself waits until everything else is
-healed and the cluster has converged, and lets nothing else begin until that is so again.
+Faults overlap, up to a number at a time. A kind that is `alone` waits until all other faults are healed and the cluster
+has converged. No other fault begins until it is healed and the cluster has converged again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dledger.store.disk import FULL
+from dledger_base.room import FULL
 
 from .convergence import leader_of, members_of, wait_converged
+from .disk.control import Rule
 from .errors import ChaosError
 from .faults import Fault, FaultKind, Surroundings, as_json
+from .faults.composed import Composed
 from .faults.disk import DiskRules
 from .history import Recorder
 from .pace import MAX_OVERLAP, Pace
@@ -29,12 +31,12 @@ from .target import Target
 from .toxiproxy.mesh import NAMESRV
 
 STOPPING_S: Final = 5.0
-"""A node that meets a disk error may take this long to stop."""
+"""Maximum time in seconds that a node takes to stop after a disk error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`pause_s` after there is room for it, a fault of `kind` strikes for `hold_s`; `seed` draws whom and how."""
+    """A planned fault: `pause_s` after it may begin, a fault of `kind` is in force for `hold_s`; `seed` draws it."""
 
     pause_s: float
     kind: FaultKind
@@ -43,25 +45,25 @@ class Step:
 
 
 def schedule(seed: int, kinds: Sequence[FaultKind], duration_s: float, pace: Pace) -> Iterator[Step]:
-    """Yield the steps of a run.  No fault is held for longer than a sixth of the run, or than the pace allows.
+    """Yield the steps of a run. No fault is in force for longer than a sixth of the run, or than the pace allows.
 
-    Kinds come in rounds of a random order each, so that even a short run has many different ones.
+    All kinds come once in each round, in a random order, so that even a short run has many different faults.
     """
     rng = random.Random(seed)
     longest_s = min(duration_s / 6, pace.longest_hold_s)
     while kinds:
         for kind in rng.sample(kinds, len(kinds)):
             low, high = kind.hold_s
-            # Long holds are rarer than short ones.
+            # Long holds are rarer than short holds.
             hold_s = min(low + (high - low) * rng.random() ** 3, longest_s)
             yield Step(rng.uniform(*pace.pause_s), kind, hold_s, rng.getrandbits(64))
 
 
 @dataclass(slots=True)
 class _DiskTrouble:
-    """Why nodes may stop by themselves, from `since_s` to `until_s` of the event loop's clock.
+    """A disk fault that allows nodes to stop by themselves, from `since_s` to `until_s` of the event loop's clock.
 
-    Unless writes or syncs `fail`, the disk is full, which only a node that starts need not bear.
+    It `fails` if calls return another error than a full disk. A full disk may stop a node only during its start.
     """
 
     nodes: tuple[str, ...]
@@ -80,46 +82,46 @@ class Nemesis:
         self._target = target
         self._recorder = recorder
         self._steps = steps
-        self._serial = 0
-        self._active: set[asyncio.Task[None]] = set()
-        self._values: set[Fault] = set()
-        self._troubles: list[_DiskTrouble] = []
+        self._fault_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._faults_in_force: set[Fault] = set()
+        self._disk_troubles: list[_DiskTrouble] = []
         self._slots = asyncio.Semaphore(max_overlap)
 
     def may_end(self, node_id: str, served_s: float) -> bool:
-        """Whether a fault is in force, or was a moment ago, over which a node that serves since then may end by itself.
+        """Return True if a node may end by itself because of a disk fault, up to `STOPPING_S` after its end.
 
-        `served_s` is a time of the event loop's clock, infinity for a node that is still starting.
+        The node has served since `served_s` by the event loop's clock, infinity if it is still starting.
         """
         now = asyncio.get_running_loop().time()
         return any(
             node_id in trouble.nodes and now < trouble.until_s and (trouble.fails or served_s >= trouble.since_s)
-            for trouble in self._troubles
+            for trouble in self._disk_troubles
         )
 
     async def run(self, duration_s: float) -> None:
-        """Let faults strike for `duration_s`, then wait until every one that has begun is healed."""
+        """Let faults strike for `duration_s`, then wait until every fault that has begun is healed."""
         loop = asyncio.get_running_loop()
         end = loop.time() + duration_s
         for step in self._steps:
             async with self._slots:
-                pass  # there is room now, and nobody else takes it
+                pass  # another fault may begin now, and no other task takes the slot
             if loop.time() + step.pause_s >= end:
-                break  # the rest of the time passes in peace
+                break  # no fault strikes in the remaining time
             await asyncio.sleep(step.pause_s)
             if step.kind.alone:
-                await self._alone(step)
+                await self._strike_alone(step)
             else:
                 await self._slots.acquire()
                 task = loop.create_task(self._strike(step))
-                self._active.add(task)
-                task.add_done_callback(self._done)
+                self._tasks.add(task)
+                task.add_done_callback(self._end_task)
         await asyncio.sleep(max(end - loop.time(), 0.0))
-        await self._quiet()
+        await self._wait_until_quiet()
 
     async def heal_all(self) -> None:
-        """Make everything whole that any fault may have harmed, whatever became of its own healing."""
-        await self._quiet()
+        """Heal all nodes and links of every possible fault, also if a fault's own healing failed."""
+        await self._wait_until_quiet()
         await self._target.mesh.release_all()
         for node in self._target.nodes:
             if not self._target.capabilities.isdisjoint({"disk", "clock"}):
@@ -133,24 +135,27 @@ class Nemesis:
     def _name_servers(self) -> tuple[str, ...]:
         return tuple(self._target.others) or (NAMESRV,)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._active.discard(task)
+    def _end_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
             self._recorder.event("note", f"the nemesis failed: {task.exception()!r}", trouble=True)
 
-    async def _quiet(self) -> None:
-        while self._active:
-            await asyncio.wait(self._active)
+    async def _wait_until_quiet(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
-    async def _alone(self, step: Step) -> None:
-        await self._quiet()
-        if await self._whole():
+    async def _strike_alone(self, step: Step) -> None:
+        await self._wait_until_quiet()
+        if await self._wait_until_whole():
             await self._strike(step)
-            await self._whole()
+            await self._wait_until_whole()
 
-    async def _whole(self) -> bool:
-        """Wait until the cluster has converged; a node that stopped just when its fault was healed is started first."""
+    async def _wait_until_whole(self) -> bool:
+        """Start all nodes, because one may have stopped just when its fault was healed; wait until they have converged.
+
+        Return False if they do not converge.
+        """
         try:
             await asyncio.gather(*(self._target.start_node(node.node_id) for node in self._target.nodes))
             await wait_converged(self._target)
@@ -163,15 +168,15 @@ class Nemesis:
         rng = random.Random(step.seed)
         members = rng.choice(list(members_of(self._target).values()))
         leader = await leader_of(self._target, members)
-        struck = frozenset(name for value in self._values for name in value.nodes)
+        struck = frozenset(name for value in self._faults_in_force for name in value.nodes)
         fault = step.kind.draw(
             Surroundings(rng, members, leader.node_id if leader is not None else None, self._name_servers, struck)
         )
-        if fault in self._values:
-            return  # the same is in force already, and would be healed together with it
-        self._serial += 1
-        number = self._serial
-        self._values.add(fault)
+        if fault in self._faults_in_force:
+            return  # an equal fault is in force already; healing one would heal both
+        self._fault_count += 1
+        number = self._fault_count
+        self._faults_in_force.add(fault)
         fields: dict[str, Any] = {
             "id": number,
             "class": step.kind.family,
@@ -182,35 +187,44 @@ class Nemesis:
         injected = False
         trouble = self._begin_trouble(fault)
         try:
-            with self._noted(step.kind, "not injected"):
+            with self._record_refusals(step.kind, "not injected"):
                 await fault.inject(self._target)
                 injected = True
                 self.injected[step.kind.name] = self.injected.get(step.kind.name, 0) + 1
                 await asyncio.sleep(step.hold_s)
         finally:
-            with self._noted(step.kind, "not healed", whom=fault.nodes):
+            with self._record_refusals(step.kind, "not healed", nodes=fault.nodes):
                 await fault.heal(self._target)
             if trouble is not None:
                 trouble.until_s = asyncio.get_running_loop().time() + STOPPING_S
-            self._values.discard(fault)
+            self._faults_in_force.discard(fault)
             self._recorder.event("fault-end", step.kind.name, id=number, injected=injected)
 
     def _begin_trouble(self, fault: Fault) -> _DiskTrouble | None:
-        errors = {rule.error for rule in fault.rules if rule.error} if isinstance(fault, DiskRules) else set()
+        errors = {rule.error for rule in _iter_rules(fault) if rule.error}
         if not errors:
             return None
         trouble = _DiskTrouble(fault.nodes, not errors.issubset(FULL), asyncio.get_running_loop().time())
-        self._troubles.append(trouble)
+        self._disk_troubles.append(trouble)
         return trouble
 
     @contextlib.contextmanager
-    def _noted(self, kind: FaultKind, what: str, whom: tuple[str, ...] = ()) -> Iterator[None]:
-        """A cluster in pieces may refuse a fault or its healing: that is written down, and no end of the run.
+    def _record_refusals(self, kind: FaultKind, outcome: str, nodes: tuple[str, ...] = ()) -> Iterator[None]:
+        """Record a refused fault or healing and continue the run: a damaged cluster may refuse both.
 
-        If nothing was wrong with a disk of those `whom` it should have helped, it is trouble.
+        A refused healing is trouble, unless a disk error of a node in `nodes` explains it.
         """
         try:
             yield
         except (ChaosError, OSError) as error:
-            explained = not whom or any(self.may_end(node_id, math.inf) for node_id in whom)
-            self._recorder.event("note", f"{kind.name} {what}: {error}", trouble=not explained)
+            explained = not nodes or any(self.may_end(node_id, math.inf) for node_id in nodes)
+            self._recorder.event("note", f"{kind.name} {outcome}: {error}", trouble=not explained)
+
+
+def _iter_rules(fault: Fault) -> Iterator[Rule]:
+    """Yield the disk rules of a fault and of its parts."""
+    if isinstance(fault, DiskRules):
+        yield from fault.rules
+    elif isinstance(fault, Composed):
+        for act in fault.acts:
+            yield from _iter_rules(act.fault)

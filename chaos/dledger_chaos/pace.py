@@ -1,4 +1,4 @@
-"""The pace of faults in a run; nothing here needs what the component's extra brings."""
+"""The pace of faults in a run. This module needs no other package."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PAUSE_SPREAD_S: Final = 3.5
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast faults follow each other; times in seconds.
+    """Pace of faults; times in seconds.
 
-    Up to `max_overlap` are in force at a time.  Once there is room for another, a time within `pause_s` passes before
-    it strikes: with one at a time and pauses of seconds, faults strike groups that are whole.
+    Up to `max_overlap` faults are in force at a time. Once another fault may begin, a random time within `pause_s`
+    passes before it strikes. With one fault at a time and pauses of seconds, faults strike a group that has recovered.
     """
 
     max_overlap: int = MAX_OVERLAP

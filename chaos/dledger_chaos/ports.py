@@ -1,10 +1,10 @@
-"""Ports of 127.0.0.1 for one cluster behind proxies, below the range that outgoing connections are given.
+"""Ports of 127.0.0.1 for one cluster behind proxies, below the range of outgoing connections.
 
-| offset in a group's block of 100 | is |
+| offset in a group's block of 100 | port of |
 |---|---|
-| 10 k … 10 k + 5 | node k; of ours: clients, peers, HTTP, alias |
+| 10 k … 10 k + 5 | node k; our brokers use four: clients, peers, HTTP, write alias |
 | 50 … 89 | the group's proxies |
-| 95, 96, 97 (first block only) | the name server, toxiproxy's API, a second name server |
+| 95, 96, 97 (first block only) | the name server, toxiproxy's API, the second name server |
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECOND_NAMESRV: Final = 97
 def find_base_port(groups: int, nodes: int) -> int:
     """Return a base port whose whole block is free now; raises `ChaosError` if there is none."""
     try:
-        return find_free_block(_offsets(groups, nodes))
+        return find_free_block(_iter_offsets(groups, nodes))
     except OSError as error:
         raise ChaosError(str(error)) from error
 
@@ -48,7 +48,7 @@ def proxy_ports(base: int, group: int) -> Iterator[int]:
     return iter(range(base + GROUP_STEP * group + PROXIES.start, base + GROUP_STEP * group + PROXIES.stop))
 
 
-def _offsets(groups: int, nodes: int) -> Iterator[int]:
+def _iter_offsets(groups: int, nodes: int) -> Iterator[int]:
     for group in range(groups):
         start = GROUP_STEP * group
         yield from (start + NODE_STEP * node + port for node in range(nodes) for port in range(NODE_PORTS))

@@ -20,7 +20,7 @@ _POLL_S: Final = 0.01
 
 
 def pid_in(file: Path, owner: str) -> int | None:
-    """Return the pid in a pid file if that process runs and has `owner` in its command line, else None."""
+    """Return the pid in a pid file if its process runs and has `owner` in its command line, else None."""
     try:
         pid = int(file.read_text(encoding="ascii").split()[0])
         words = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,6 +1,6 @@
-"""RocketMQ's servers as processes: what stands in their configuration files, and how they are started.
+"""RocketMQ's servers as processes: the content of their configuration files, and the commands that start them.
 
-A server has a directory of its own, its home, in which all of its files lie.
+Each server keeps all its files in a directory of its own, its home.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Final, Literal
 
 Server = Literal["namesrv", "broker"]
 
-_HEAPS: Final[Mapping[Server, tuple[str, ...]]] = {
+_HEAP_OPTIONS: Final[Mapping[Server, tuple[str, ...]]] = {
     "namesrv": ("-Xms64m", "-Xmx256m"),
     "broker": ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"),
 }
-_MAINS: Final[Mapping[Server, str]] = {
+_MAIN_CLASSES: Final[Mapping[Server, str]] = {
     "namesrv": "org.apache.rocketmq.namesrv.NamesrvStartup",
     "broker": "org.apache.rocketmq.broker.BrokerStartup",
 }
-_OPENED: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
-"""Packages of Java that RocketMQ reaches into, which newer ones keep closed."""
+_OPENED_PACKAGES: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch")
+"""Packages of Java whose internals RocketMQ uses. Newer versions of Java allow that only with an option."""
 
 
 def namesrv_config(home: Path, port: int) -> str:
-    """The file of a name server."""
-    return _text(
+    """Return the content of a name server's configuration file."""
+    return _format_config(
         {
             "rocketmqHome": home,
             "listenPort": port,
@@ -38,11 +38,11 @@ def namesrv_config(home: Path, port: int) -> str:
 def broker_config(
     home: Path, *, namesrv: str, group: str, advertised: str, port: int, ha_port: int, more: Mapping[str, object]
 ) -> str:
-    """The file of a broker that listens on 127.0.0.1 and tells clients that it is at `advertised`.
+    """Return the configuration file of a broker that listens on 127.0.0.1 and gives clients the address `advertised`.
 
-    Topics and groups are made when they are used, and a disk may fill up to 95 %. `more` says how it keeps replicas.
+    Topics and groups are made when they are used, and a disk may fill up to 95 %. `more` has settings of replication.
     """
-    return _text(
+    return _format_config(
         {
             "rocketmqHome": home,
             "namesrvAddr": namesrv,
@@ -65,17 +65,23 @@ def broker_config(
 
 
 def server_command(java: str, jars: Path, server: Server, home: Path) -> tuple[list[str], dict[str, str]]:
-    """The command that starts a server with its home's `process.conf`, and what its environment needs besides."""
-    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-    command = [java, *_HEAPS[server], *opened, "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "-XX:+UseG1GC"]
+    """Return the command that starts a server with its home's `process.conf`, and the variables to add for it."""
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES]
+    command = [
+        java,
+        *_HEAP_OPTIONS[server],
+        *opened,
+        "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+        "-XX:+UseG1GC",
+    ]
     command += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-cp", f"{jars}/*"]
-    return [*command, _MAINS[server], "-c", str(config_path(home))], {"ROCKETMQ_HOME": str(home)}
+    return [*command, _MAIN_CLASSES[server], "-c", str(config_path(home))], {"ROCKETMQ_HOME": str(home)}
 
 
 def config_path(home: Path) -> Path:
-    """Where a server's configuration file is."""
+    """Return the path of a server's configuration file."""
     return home / "process.conf"
 
 
-def _text(values: Mapping[str, object]) -> str:
+def _format_config(values: Mapping[str, object]) -> str:
     return "".join(f"{name}={value}\n" for name, value in values.items())

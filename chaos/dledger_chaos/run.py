@@ -1,14 +1,4 @@
-"""One run, from the first process to the verdict.
-
-1. The cluster starts behind its proxies; workloads set themselves up.
-2. Workloads run; the nemesis injects faults; an observer samples every node.
-3. Everything is healed, and the cluster has to converge.
-4. Workloads stop and read what there is; all processes stop.
-5. Checkers judge what was recorded and what lies on the disks; the report is written.
-
-A run leaves a directory: `history.jsonl`, `history.edn`, `events.jsonl`, `run.json`, `report.html`, `report.json`, and
-`cluster/` with configuration, data and logs of every process.
-"""
+"""One run, from the first process to the verdict. `chaos/README.md` describes its phases and its files."""
 
 from __future__ import annotations
 
@@ -30,10 +20,12 @@ from typing import Final
 
 import msgspec
 
-from dledger.logs import LogFormatter
+from dledger_base.logs import LogFormatter
+from dledger_base.room import look_for_room
 
 from .checkers.base import RUN_FILE, NodeFiles, Result, RunData, RunInfo, Verdict
 from .checkers.judge import judge, overall
+from .checkers.standing import BOUND_S
 from .convergence import wait_converged
 from .errors import ChaosError
 from .faults import kinds_named
@@ -48,26 +40,32 @@ from .workloads.base import RETENTION, NodeAddresses, Workload, WorkloadContext
 from .workloads.registry import WORKLOADS
 
 QUIET_S: Final = 3.0
-"""Workloads run undisturbed for this long after everything is healed, and before the first fault at least."""
+"""Minimum time in seconds for which workloads run before the first fault."""
+STEADY_S: Final = BOUND_S + 4.0
+"""Time in seconds for which workloads run after healing. In this time, stalled groups get no new members."""
 QUIET_SHARE: Final = 0.1
-"""Before the first fault they run undisturbed for this share of the time of the faults."""
+"""Time for which workloads run before the first fault, as a share of the time of the faults."""
 MAX_QUIET_S: Final = 20.0
-"""But for no longer: what is promised of a group that nothing disturbs can be judged then."""
+"""Maximum time in seconds before the first fault, long enough to judge the promises for an undisturbed group."""
 
 STOP_WORKLOADS_S: Final = 60.0
 FINAL_READS_S: Final = 300.0
 BROKEN_READS_S: Final = 30.0
-"""As long as that a workload may try to read from a cluster that has not converged."""
+"""Time limit in seconds for the final reads if the cluster has not converged."""
+
+BASE_BYTES: Final = 1 << 30
+BYTES_PER_SECOND: Final = 2 << 20
+"""Approximate disk space of a run per second: data and logs of the processes, and the history."""
 
 EDN_FILE: Final = "history.edn"
 LOG_FILE: Final = "clients.log"
-"""What the clients of the workloads complain about: their own process is this one."""
+"""Log of the workloads' clients, which run in this process."""
 CLUSTER_DIRECTORY: Final = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to run.  `directory` is made for the run; `command` is the line that repeats it."""
+    """Options of a run.  `directory` is made for the run; `command` is the line that repeats it."""
 
     directory: Path
     command: str
@@ -77,7 +75,7 @@ class RunOptions:
     faults: tuple[str, ...]
     workloads: tuple[str, ...]
     engine: str | None = None
-    """Of our cluster's nodes."""
+    """Engine of our cluster's nodes."""
     mutant: str | None = None
     keep_data: bool = False
     pace: Pace = field(default_factory=Pace)
@@ -85,7 +83,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended."""
+    """End of a run."""
 
     verdict: Result
     verdicts: Sequence[Verdict]
@@ -97,15 +95,29 @@ class RunResult:
 async def run(options: RunOptions, say: Callable[[str], None]) -> RunResult:
     """Run once; `say` takes lines for people.  Raises `ChaosError` if it cannot even begin."""
     _stop_on_signals()
+    _check_room(options, say)
     trial = _Trial(options, say)
     options.directory.mkdir(parents=True, exist_ok=True)
-    with _log_file(options.directory / LOG_FILE):
+    with _log_to_file(options.directory / LOG_FILE):
         await trial.run()
     say("checking")
     result = await asyncio.to_thread(check, options.directory)
     if not options.keep_data and result.verdict == "valid":
         shutil.rmtree(options.directory / CLUSTER_DIRECTORY)
     return RunResult(result.verdict, result.verdicts, result.report, trial.injected)
+
+
+def _check_room(options: RunOptions, say: Callable[[str], None]) -> None:
+    """Say if the disk is above the watermark. Raises `ChaosError` if the run's data would not fit.
+
+    A full disk is a fault of its own, and must not occur without its injection.
+    """
+    needed = BASE_BYTES + int(options.duration_s * BYTES_PER_SECOND)
+    room = look_for_room(options.directory, needed, f"a run of {options.duration_s / 60:.1f} minutes")
+    if room.lack is not None:
+        raise ChaosError(room.lack)
+    if room.warning is not None:
+        say(f"warning: {room.warning}")
 
 
 def check(directory: Path) -> RunResult:
@@ -117,9 +129,9 @@ def check(directory: Path) -> RunResult:
 
 
 def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[str]:
-    """Return the workloads that `names` name; `all` are those that the target and this machine can run.
+    """Return the workloads that `names` name. `all` stands for all workloads that the target and this machine can run.
 
-    Raises `ChaosError` for a name that is none, or one that cannot be run.
+    Raises `ChaosError` for an unknown name, or a workload that cannot be run.
     """
     possible = {}
     for entry in WORKLOADS.values():
@@ -138,18 +150,18 @@ def workloads_named(names: Sequence[str], capabilities: frozenset[str]) -> list[
 
 
 def _stop_on_signals() -> None:
-    """Have SIGTERM and a closed terminal cancel this task, as Ctrl-C does: no process outlives the run."""
+    """Let SIGTERM and SIGHUP cancel this task, as Ctrl-C does, so that no process outlives the run."""
     task = asyncio.current_task()
     if task is None:
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 @contextlib.contextmanager
-def _log_file(path: Path) -> Iterator[None]:
-    """Have log records written to a file."""
+def _log_to_file(path: Path) -> Iterator[None]:
+    """Write log records to a file."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(LogFormatter("text", "chaos"))
     root = logging.getLogger()
@@ -162,14 +174,14 @@ def _log_file(path: Path) -> Iterator[None]:
 
 
 def _note_failure(recorder: Recorder, task: asyncio.Task[None]) -> None:
-    """What ends by itself has left something undone: nodes that nobody watches may end unseen."""
+    """Record as trouble that a background task ended by itself: it no longer watches the nodes."""
     if not task.cancelled():
         recorder.event("note", f"the {task.get_name()} failed: {task.exception()!r}", trouble=True)
 
 
 @contextlib.asynccontextmanager
 async def watching(observer: Observer, recorder: Recorder) -> AsyncIterator[None]:
-    """Have the nodes watched, and by nobody who outlives the cluster: its target would open connections anew."""
+    """Watch the nodes inside this context, which ends before the target: a sample makes the target open connections."""
     task = asyncio.create_task(observer.run(), name="observer")
     task.add_done_callback(partial(_note_failure, recorder))
     try:
@@ -189,7 +201,7 @@ class _Trial:
         capabilities = TARGETS[options.target].capabilities
         self._kinds = kinds_named(options.faults, capabilities) if options.faults else []
         entries = [WORKLOADS[name] for name in workloads_named(options.workloads, capabilities)]
-        # One that trims the log ends last: it goes on until it has taken what the others' last reads wait for.
+        # A workload that trims the log finishes last: the final reads of others may wait for its trims.
         entries.sort(key=lambda entry: RETENTION in entry.needs)
         self._workloads: list[Workload] = [entry.make() for entry in entries]
         self._target = make_target(
@@ -202,7 +214,7 @@ class _Trial:
         )
         self._started_at = datetime.now(UTC).astimezone()
         self._begin_ns = self._heal_ns = time.monotonic_ns()
-        self._reads_s = BROKEN_READS_S
+        self._final_reads_s = BROKEN_READS_S
 
     async def run(self) -> None:
         with Recorder(self._options.directory) as recorder:
@@ -216,7 +228,7 @@ class _Trial:
             try:
                 self._say(f"starting a cluster ({self._target.kind})")
                 async with self._target:
-                    await self._with_cluster(recorder, nemesis, observer)
+                    await self._run_on_cluster(recorder, nemesis, observer)
                     nodes = [
                         NodeFiles(node.node_id, node.group, str(node.directory), [str(path) for path in node.log_files])
                         for node in self._target.nodes
@@ -226,26 +238,26 @@ class _Trial:
             recorder.event("phase", "stopped")
         self._write_info(nodes)
 
-    async def _with_cluster(self, recorder: Recorder, nemesis: Nemesis, observer: Observer) -> None:
-        contexts = [self._context(recorder, workload) for workload in self._workloads]
+    async def _run_on_cluster(self, recorder: Recorder, nemesis: Nemesis, observer: Observer) -> None:
+        contexts = [self._make_context(recorder, workload) for workload in self._workloads]
         pairs = list(zip(self._workloads, contexts, strict=True))
         for workload, ctx in pairs:
             await workload.setup(ctx)
         self._begin_ns = time.monotonic_ns()
         async with watching(observer, recorder):
-            await self._work(recorder, nemesis, pairs)
-            self._say("final reads")
+            await self._run_workloads(recorder, nemesis, pairs)
             recorder.event("phase", "final-reads")
-            for workload, ctx in pairs:
-                with self._noted(recorder, f"final reads of {workload.name} failed"):
-                    async with asyncio.timeout(self._reads_s):
+            for number, (workload, ctx) in enumerate(pairs, 1):
+                self._say(f"final reads of {workload.name}, {number} of {len(pairs)}")
+                with self._record_errors(recorder, f"final reads of {workload.name} failed"):
+                    async with asyncio.timeout(self._final_reads_s):
                         await workload.finish(ctx)
-            if self._reads_s == FINAL_READS_S:
-                with self._noted(recorder, "the cluster did not stay whole"):
+            if self._final_reads_s == FINAL_READS_S:
+                with self._record_errors(recorder, "the cluster did not stay whole"):
                     await wait_converged(self._target)
         await observer.sample(usage=True)
 
-    async def _work(
+    async def _run_workloads(
         self, recorder: Recorder, nemesis: Nemesis, pairs: Sequence[tuple[Workload, WorkloadContext]]
     ) -> None:
         recorder.event("phase", "workloads")
@@ -254,26 +266,30 @@ class _Trial:
             await asyncio.sleep(max(QUIET_S, min(MAX_QUIET_S, self._options.duration_s * QUIET_SHARE)))
             self._say(f"injecting faults for {self._options.duration_s:.0f} s")
             await nemesis.run(self._options.duration_s)
-            await self._heal(recorder, nemesis)
-            await asyncio.sleep(QUIET_S)
+            if await self._heal(recorder, nemesis):
+                for _, ctx in pairs:
+                    ctx.healed.set()
+                await asyncio.sleep(STEADY_S)
         finally:
             for _, ctx in pairs:
                 ctx.stopping.set()
-            await self._end(recorder, working)
+            await self._end_workloads(recorder, working)
 
-    async def _heal(self, recorder: Recorder, nemesis: Nemesis) -> None:
+    async def _heal(self, recorder: Recorder, nemesis: Nemesis) -> bool:
+        """Heal all faults. Return True if the cluster has converged then."""
         self._say("healing")
-        with self._noted(recorder, "the cluster was not healed"):
+        with self._record_errors(recorder, "the cluster was not healed"):
             await nemesis.heal_all()
         self._heal_ns = time.monotonic_ns()
         recorder.event("phase", "heal")
-        with self._noted(recorder, "the cluster has not converged"):
+        with self._record_errors(recorder, "the cluster has not converged"):
             await wait_converged(self._target)
             recorder.event("phase", "converged")
-            self._reads_s = FINAL_READS_S
+            self._final_reads_s = FINAL_READS_S
+        return self._final_reads_s == FINAL_READS_S
 
-    async def _end(self, recorder: Recorder, working: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for the workloads to stop; one that does not is cancelled, one that failed is named."""
+    async def _end_workloads(self, recorder: Recorder, working: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for the workloads to stop. Cancel workloads that do not stop, and record failed ones as trouble."""
         _, late = await asyncio.wait(working, timeout=STOP_WORKLOADS_S)
         for task in late:
             task.cancel()
@@ -282,15 +298,15 @@ class _Trial:
                 recorder.event("note", f"workload {task.get_name()} failed: {outcome!r}", trouble=True)
 
     @contextlib.contextmanager
-    def _noted(self, recorder: Recorder, what: str) -> Iterator[None]:
-        """What goes wrong here is for the checkers to judge: the run goes on to its end."""
+    def _record_errors(self, recorder: Recorder, what: str) -> Iterator[None]:
+        """Record errors for the checkers, and continue the run."""
         try:
             yield
         except Exception as error:
             recorder.event("note", f"{what}: {error!r}", trouble=True)
             self._say(f"{what}: {error}")
 
-    def _context(self, recorder: Recorder, workload: Workload) -> WorkloadContext:
+    def _make_context(self, recorder: Recorder, workload: Workload) -> WorkloadContext:
         directory = self._options.directory / "workloads" / workload.name
         directory.mkdir(parents=True, exist_ok=True)
         return WorkloadContext(

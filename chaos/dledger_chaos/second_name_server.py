@@ -30,15 +30,15 @@ class SecondNameServer:
 
     async def start(self) -> None:
         """Start it, and wait until it answers. Raises `TargetError`."""
-        await asyncio.to_thread(self._start)
+        await asyncio.to_thread(self._start_process)
 
-    def _start(self) -> None:
+    def _start_process(self) -> None:
         directory = self._place.directory
         directory.mkdir(parents=True, exist_ok=True)
         config = f'host = "{HOST}"\nport = {self._place.port}\ndata = "{directory}"\n'
         self._place.config_file.write_text(config, encoding="utf-8")
         if self._process is not None:
-            self._process.wait(START_S)  # it was killed: nobody else takes note of its end
+            self._process.wait(START_S)  # it was killed: no other code records its end
         self._process = self._service.spawn()
         deadline = time.monotonic() + START_S
         while not answers_clients(self._place):

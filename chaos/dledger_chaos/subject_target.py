@@ -1,7 +1,7 @@
 """Register nodes as a target: our replicated log used directly, or stock PySyncObj, under the same faults.
 
-The processes are children of this one (`subjects.group`).  There is no name server, and a node is observed over its own
-client port, past the proxy.
+The nodes are child processes (`subjects.group`). There is no name server. A node is observed by its client port,
+without the proxy.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ STATUS_S: Final = 1.0
 
 REGISTER_CAPABILITIES: Final = frozenset({"process", "network", "power", "clock", "register"})
 PYSYNCOBJ_CAPABILITIES: Final = frozenset({"process", "network", "clock", "register"})
-"""Its journal is written through mmap, where no library sees what was synced: power losses cannot be played."""
+"""Its journal is written through mmap, so the disk shim cannot see unsynced writes, and power losses are impossible."""
 
 _POLL_S: Final = 0.05
 
 
 class SubjectTarget(SignalledNodes):
-    """Three register nodes of one kind in `directory`, with `environment` beside their own.
+    """Three register nodes of one kind in `directory`; `environment` is added to their environment.
 
     Use it as an async context.
     """
@@ -53,22 +53,22 @@ class SubjectTarget(SignalledNodes):
     ) -> None:
         self.kind = "pysyncobj" if kind == "pysyncobj_node" else "register"
         self.directory = directory.resolve()
-        self._subject = kind
+        self._subject_kind = kind
         self._environment = environment or {}
         self._proxies = Proxies(self.directory, seed)
-        self._state = self.directory / "disks"
+        self._shim_directory = self.directory / "disks"
         self._disks: dict[str, DiskControl] = {}
         super().__init__()
         self._group: SubjectGroup | None = None
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See `Target.capabilities`."""
+        """The classes of faults that this target can suffer."""
         return PYSYNCOBJ_CAPABILITIES if self.kind == "pysyncobj" else REGISTER_CAPABILITIES
 
     @property
     def nodes(self) -> Sequence[NodeFacts]:
-        """See `Target.nodes`."""
+        """The nodes and their places."""
         return [
             NodeFacts(
                 node,
@@ -83,12 +83,12 @@ class SubjectTarget(SignalledNodes):
 
     @property
     def mesh(self) -> Mesh:
-        """See `Target.mesh`."""
+        """The proxied links."""
         return self._proxies.mesh
 
     async def __aenter__(self) -> Self:
         try:
-            await self._start()
+            await self._start_processes()
         except BaseException:
             await self.stop()
             raise
@@ -104,31 +104,31 @@ class SubjectTarget(SignalledNodes):
         await self._proxies.stop()
 
     def disk(self, node_id: str) -> DiskControl:
-        """See `Target.disk`."""
+        """Return the control of a node's disk and clock."""
         return self._disks[node_id]
 
     def pid(self, node_id: str) -> int | None:
-        """See `Target.pid`."""
+        """Return the pid of a node's process, None if it does not run."""
         return None if self._group is None else self._group[node_id].pid
 
     async def status(self, node_id: str) -> NodeView | None:
-        """See `Target.status`."""
+        """Return a node's own view, None if it does not answer."""
         if self._group is None or self.pid(node_id) is None:
             return None
         async with SubjectClient(self._group.client_addresses[node_id]) as client:
             answer = await client.call("status", timeout_s=STATUS_S)
         if not answer.ok or not isinstance(answer.value, dict):
             return None
-        said = answer.value
-        voters = said["voters"]
+        status = answer.value
+        voters = status["voters"]
         return NodeView(
             node_id,
             GROUP,
-            str(said["role"]),
-            int(str(said["term"])),
-            said["ready"] is True,
-            commit_index=int(str(said["commit_index"])),
-            applied_index=int(str(said["applied_index"])),
+            str(status["role"]),
+            int(str(status["term"])),
+            status["ready"] is True,
+            commit_index=int(str(status["commit_index"])),
+            applied_index=int(str(status["applied_index"])),
             voters=tuple(map(str, voters)) if isinstance(voters, list) else (),
         )
 
@@ -146,23 +146,23 @@ class SubjectTarget(SignalledNodes):
             raise TargetError(f"{node_id} did not answer within {START_S:g} s") from None
 
     async def transfer_leadership(self, node_id: str) -> None:
-        """See `Target.transfer_leadership`; not for this target."""
+        """Raise `TargetError`: this target has no such command."""
         raise TargetError(f"{node_id} is a register node: leadership is not handed over on demand")
 
     async def remove_member(self, node_id: str) -> None:
-        """See `Target.remove_member`; not for this target."""
+        """Raise `TargetError`: this target has no such command."""
         raise TargetError(f"{node_id} is a register node: its group does not change")
 
     async def wipe(self, node_id: str) -> None:
-        """See `Target.wipe`."""
-        async with self._settled([node_id]):
+        """Empty a stopped node's directory."""
+        async with self._block_starts([node_id]):
             await asyncio.to_thread(shutil.rmtree, self.directory / node_id)
-            await asyncio.to_thread(forget, self._state / node_id)
+            await asyncio.to_thread(forget, self._shim_directory / node_id)
 
-    def _disk_places(self, node_id: str) -> tuple[Path, Path]:
-        return self._state / node_id, self.directory / node_id
+    def _find_disk_directories(self, node_id: str) -> tuple[Path, Path]:
+        return self._shim_directory / node_id, self.directory / node_id
 
-    async def _start(self) -> None:
+    async def _start_processes(self) -> None:
         await self._proxies.build()
         library = await asyncio.to_thread(disk_shim)
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -177,10 +177,10 @@ class SubjectTarget(SignalledNodes):
             if source != node
         ]
         await self._proxies.start(base + ports.API, links)
-        self._disks = {node: DiskControl(self._state / node) for node in NODE_IDS}
-        shim = shim_environment(library, self.directory, self._state)
+        self._disks = {node: DiskControl(self._shim_directory / node) for node in NODE_IDS}
+        shim = shim_environment(library, self.directory, self._shim_directory)
         self._group = SubjectGroup(
-            self._subject,
+            self._subject_kind,
             self.directory,
             node_ids=NODE_IDS,
             dial={(link.source, link.target): (HOST, link.listen) for link in links if link.source != CLIENTS},

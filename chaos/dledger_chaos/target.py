@@ -1,7 +1,7 @@
-"""Interface of the system under test: what faults and workloads may know of it, and do to it.
+"""Interface of the system under test, for faults and workloads.
 
-A target is a cluster of processes behind a mesh of proxies.  Everything that a fault does goes through this protocol,
-so that a fault knows nothing of how a particular system is started.
+A target is a cluster of processes behind a mesh of proxies. Faults act only through this protocol, so that they do not
+depend on a particular system.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .disk.control import DiskControl
 from .toxiproxy.mesh import Mesh
 
 FaultClass = Literal["process", "network", "disk", "power", "clock", "membership", "namesrv"]
-"""What a target can suffer; a target's `capabilities` are some of these."""
+"""Class of faults. A target's `capabilities` are some of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a node says of itself.  Positions are bytes of the log; `voters` are node ids."""
+    """A node's own view.  Positions are bytes of the log; `voters` are node ids."""
 
     node_id: str
     group: str
@@ -35,13 +35,13 @@ class NodeView:
 
     @property
     def leads(self) -> bool:
-        """It leads its group and serves clients."""
+        """True if the node leads its group and serves clients."""
         return self.role == "leader" and self.ready
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What does not change about a node: where clients and observers reach it, and where its files are."""
+    """Constant facts of a node: its addresses for clients and observers, and its files."""
 
     node_id: str
     group: str
@@ -60,7 +60,7 @@ class Target(Protocol):
 
     @property
     def namesrv(self) -> str:
-        """What clients are told."""
+        """Addresses of the name servers for clients."""
 
     @property
     def nodes(self) -> Sequence[NodeFacts]:
@@ -68,55 +68,64 @@ class Target(Protocol):
 
     @property
     def others(self) -> Sequence[str]:
-        """Processes of the product that are no nodes, which no fault ends; `pid` knows them."""
+        """Names of the product's processes other than nodes, such as name servers. `pid` accepts them, too."""
 
     @property
     def other_logs(self) -> Sequence[Path]:
-        """What processes of the product print that are no nodes."""
+        """Log files of the product's processes other than nodes."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The classes of faults it can take, and what workloads may use besides."""
+        """The classes of faults that it can take, and the capabilities that workloads need."""
 
     @property
     def mesh(self) -> Mesh:
         """The links between its processes."""
 
     def disk(self, node_id: str) -> DiskControl:
-        """A node's disk and clock; only for a target that can take such faults."""
+        """Return a node's disk and clock; only for a target that can take such faults."""
 
     def pid(self, node_id: str) -> int | None:
-        """The process of a node, or of one of `others`; None if it does not run."""
+        """Return the process of a node, or of one of `others`; None if it does not run."""
 
     def was_stopped(self, pid: int) -> bool:
-        """Whether the rig ended this process of a node: everything else that ends has a reason of its own."""
+        """Return True if the rig stopped or killed this process of a node."""
 
     async def status(self, node_id: str) -> NodeView | None:
-        """What a node says of itself, None if it does not answer."""
+        """Return a node's own view, None if it does not answer."""
 
     async def start_node(self, node_id: str) -> None:
         """Start a node unless it runs, and wait until it answers; raises `TargetError`."""
 
+    async def found_again(self, node_id: str) -> None:
+        """Start a node with an empty directory and `--bootstrap`, as for the founding of its group.
+
+        Return once its process runs. The node does not serve before its peers have answered it.
+        """
+
     async def stop_node(self, node_id: str) -> None:
-        """Ask a node to leave in good order (SIGTERM) and wait; nothing happens if it does not run."""
+        """Stop a node in an orderly way (SIGTERM) and wait; do nothing if it does not run."""
 
     async def kill(self, node_ids: Sequence[str]) -> None:
-        """SIGKILL nodes as close to the same moment as can be, and wait until they are gone."""
+        """Kill nodes (SIGKILL), all as close to the same time as possible, and wait until they have ended."""
 
     def pause(self, node_id: str) -> None:
-        """SIGSTOP a node; nothing happens if it does not run."""
+        """Pause a node (SIGSTOP); do nothing if it does not run."""
+
+    def slow_down(self, node_id: str, run_s: float, stand_s: float) -> None:
+        """Slow a node down: pause it (SIGSTOP) for `stand_s` after every `run_s`, until `resume`."""
 
     def resume(self, node_id: str) -> None:
-        """SIGCONT a node; nothing happens if it does not run."""
+        """Resume a node (SIGCONT), and end its slow-down; do nothing if it does not run."""
 
     async def transfer_leadership(self, node_id: str) -> None:
-        """Have its group's leader hand over to a node; raises `TargetError` if that cannot be asked for."""
+        """Let a group's leader transfer its leadership to a node. Raises `TargetError` if the target cannot do that."""
 
     async def remove_member(self, node_id: str) -> None:
-        """Have its group's leader remove a node from the group; raises `TargetError` if that cannot be asked for."""
+        """Let a group's leader remove a node from the group. Raises `TargetError` if the target cannot do that."""
 
     async def lose_power(self, node_ids: Sequence[str], kept_share: float, seed: int) -> None:
-        """Kill nodes as `kill` does, and take back what they had not synced before anybody can start them."""
+        """Kill nodes as `kill` does, and undo their unsynced writes before they can be started."""
 
     async def wipe(self, node_id: str) -> None:
         """Remove all data of a stopped node, as a new disk in its machine would."""

@@ -58,10 +58,10 @@ def make_target(
     engine: str | None = None,
     mutant: str | None = None,
 ) -> ManagedTarget:
-    """Return a target that keeps everything in `directory`; raises `ChaosError` for a name that is none.
+    """Return a target that keeps everything in `directory`; raises `ChaosError` for an unknown name.
 
-    `config` is added to the configuration of its nodes, all of which have the bug `mutant`, if one is named.  `engine`
-    is that of our cluster's nodes, by default the one that `dledger up` gives them.
+    `config` is added to the configuration of all nodes. `mutant` names a known bug for all nodes. `engine` names the
+    engine of our brokers; the default is that of `dledger up`.
     """
     if name not in TARGETS:
         raise ChaosError(f"there is no target {name!r}, only {', '.join(TARGETS)}")

@@ -1,4 +1,5 @@
-"""Simulators of whole groups on faulty disks, networks, clocks and threads: one seed decides everything.
+"""Simulators of whole groups on faulty disks, networks, clocks and threads. One seed decides everything.
 
-`log` simulates the replicated log alone, `brokers` brokers on it.  `docs/simulator.md` tells how to run them.
+`log` simulates the replicated log alone, `brokers` brokers on that log, and `spark` the pipeline on a made-up cluster.
+`docs/proof/simulator.md` says how to run them.
 """

@@ -48,7 +48,7 @@ type kafkaSender struct {
 	answered  func(slot int, err error)
 }
 
-// sender lets the client gather what is in flight into requests as it does for an application that does not wait.
+// sender lets the client gather sends in flight into requests, as for an application that does not wait.
 func (kafkaService) sender(index int, answered func(slot int, err error)) (sender, error) {
 	if options.batch != 1 {
 		return nil, fmt.Errorf("--batch: Kafka's client makes its requests itself")

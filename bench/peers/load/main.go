@@ -1,15 +1,15 @@
-// Load generator for services other than ours: NATS and Kafka, each through a client library of its own.
+// Load generator for services other than ours: NATS and Kafka, each through its own client library.
 //
-// It is the twin of ../../gen.c, which speaks RocketMQ: a closed loop that keeps a fixed number of requests in flight on
-// each connection, with the same options and the same output.
+// It is the twin of ../../gen.c, which uses RocketMQ's protocol: a closed loop that keeps a fixed number of requests in
+// flight on each connection, with the same options and the same output.
 //
-//	prepare  makes the topic, and waits until a message to it is acknowledged
+//	prepare  creates the topic, and waits until a message to it is acknowledged
 //	send     --connections × --window requests in flight
 //	pull     one consumer reads the topic from its start, again and again until the time is over
-//	latency  --rate messages a second; what is measured is the time from a send that was due to the message's receipt
+//	latency  --rate messages a second; measures the time from when a send was due to the message's receipt
 //
-// Standard output: {"event":"start"} when the warm-up is over, {"event":"end"} when the measured time is, then one JSON
-// object. With --messages n a send stops after n acknowledged messages. Exit status: 0 measured, 1 the service failed,
+// Standard output: {"event":"start"} at the end of the warm-up, {"event":"end"} at the end of the measured time, then one
+// JSON object. With --messages n a send stops after n acknowledged messages. Exit status: 0 measured, 1 the service failed,
 // 2 bad arguments, 3 nothing was answered in time.
 package main
 
@@ -30,7 +30,7 @@ var options struct {
 	seconds, warmup, patience       float64
 }
 
-// service is what a peer has to offer. Calls of answered and received come one at a time for each connection.
+// service is the interface of a peer. Calls of answered and received come one at a time for each connection.
 type service interface {
 	makeTopic() error
 	sender(index int, answered func(slot int, err error)) (sender, error)

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// A power of two has so many buckets, so one is at most 1/64 wide.
+// Number of buckets for a power of two: each is at most 1/64 wide.
 const subBucketBits = 6
 const subBuckets = 1 << subBucketBits
 
-// measurement collects what is answered between begin and end.
+// measurement collects the answers between begin and end.
 type measurement struct {
 	mutex     sync.Mutex
 	measuring bool
@@ -46,7 +46,7 @@ func bucketTop(bucket int) float64 {
 	return float64(uint64(subBuckets+bucket&(subBuckets-1))<<exponent + 1<<exponent - 1)
 }
 
-// add counts one success and returns how many messages there have been since the start.
+// add counts one success and returns the number of messages since the start.
 func (m *measurement) add(messages int64, took time.Duration) int64 {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()

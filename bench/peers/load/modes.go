@@ -10,7 +10,7 @@ import (
 
 const retryAfter = 5 * time.Millisecond
 
-// prepare makes the topic and sends to it until one message is acknowledged.
+// prepare creates the topic and sends to it until one message is acknowledged.
 func prepare(peer service) int {
 	deadline := time.Now().Add(seconds(options.patience))
 	var err error
@@ -119,7 +119,7 @@ func pull(peer service) int {
 	return measured.end()
 }
 
-// latency sends at a fixed rate, whatever becomes of it: a message that leaves late counts from when it was due.
+// latency sends at a fixed rate and does not wait: the time of a message that leaves late counts from when it was due.
 func latency(peer service) int {
 	measured, base := newMeasurement(), time.Now()
 	_, err := peer.read(false, func(body []byte) {

@@ -130,8 +130,8 @@ func (service natsService) read(fromStart bool, received func(body []byte)) (fun
 	if err != nil {
 		return nil, err
 	}
-	// The consumer is on any node. A pull that comes before this connection's node knows that one's subject is lost, and
-	// with the usual heartbeats it would be repeated only after the measurement.
+	// The consumer may be on any node. A pull is lost if it comes before this connection's node knows the consumer's
+	// subject. With the usual heartbeats it would be repeated only after the measurement.
 	running, err := consumer.Consume(func(message jetstream.Msg) { received(message.Data()) },
 		jetstream.PullMaxMessages(prefetched), jetstream.PullExpiry(time.Second), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {

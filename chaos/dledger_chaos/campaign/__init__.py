@@ -1,5 +1,5 @@
-"""Many runs, each with a mixture of its own, and what they have come to together.
+"""Campaigns: many runs, each with its own faults and workloads, and the sums of their results.
 
-`swarm` draws a mixture from a seed, `driver` runs one seed after the other, `totals` keeps their figures in a file,
-`figures` makes a table of them.  What a single run does is not decided here: see `dledger_chaos.run`.
+`swarm` draws faults, workloads and pace from a seed. `driver` runs one seed after the other. `totals` keeps the figures
+of all runs in a file, and `figures` makes a table of them.
 """

@@ -1,4 +1,4 @@
-"""Runs one seed after the other, each with its own mixture, and adds what came of it to a file."""
+"""Runs one seed after another, each with its own mixture, and adds the outcome to a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGET = "local"
 def swarm_options(
     seed: int, minutes: float, out: Path, *, workloads: Sequence[str] = (), keep_data: bool = False
 ) -> RunOptions:
-    """What the run of a seed does: with these `workloads`, or with those that it draws and that can be run here."""
+    """Return the options of a seed's run: with `workloads`, or with the drawn workloads that this machine can run."""
     possible = workloads_named(("all",), TARGETS[TARGET].capabilities)
     swarm = draw_swarm(seed)
     words = ["dledger", "chaos", "run", "--swarm", "--minutes", f"{minutes:g}", "--seed", str(seed)]
@@ -38,7 +38,7 @@ def swarm_options(
 
 
 def run_directory(out: Path, seed: int) -> Path:
-    """A new name for the directory of a run."""
+    """Return a new name for the directory of a run."""
     return out.resolve() / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{seed}"
 
 
@@ -53,12 +53,13 @@ def run_campaign(
     workloads: Sequence[str] = (),
     again: bool = False,
 ) -> Totals:
-    """Run seeds from `first` on, or from where the totals in `state` end, until that file has `runs` runs.
+    """Run one seed after the other until the file `state` has `runs` runs.
 
-    Every run has these `workloads`, or those that its seed draws.
+    The first seed is `first`, or follows the highest seed in the file. Every run has these `workloads`, or the
+    workloads that its seed draws.
 
-    With `again`, the seeds of runs in the file that were not valid are run again first.  A run that is stopped before
-    its end is not in the file, and is run again the next time.  Raises `ChaosError` if a run cannot even begin.
+    With `again`, seeds in the file whose runs were not valid are run again first. A run that is stopped before its end
+    is not written to the file, so the next campaign repeats it. Raises `ChaosError` if a run cannot even begin.
     """
     totals = load_totals(state)
     state.parent.mkdir(parents=True, exist_ok=True)
@@ -76,11 +77,12 @@ def _run(options: RunOptions, say: Callable[[str], None]) -> RunFigures:
     say(f"  {', '.join(options.workloads)} under {', '.join(options.faults)}")
     result: RunResult = asyncio.run(run(options, lambda _: None))
     figures = figures_of(options.directory, result)
-    say(f"  {_told(figures)}")
+    say(f"  {_describe_run(figures)}")
     return figures
 
 
-def _told(run: RunFigures) -> str:
-    what = f"{run.acknowledged:,} messages acknowledged, {sum(run.faults.values())} faults"
+def _describe_run(run: RunFigures) -> str:
+    counts = f"{run.acknowledged:,} messages acknowledged, {sum(run.faults.values())} faults"
     broken = f" ({', '.join(run.broken)})" if run.broken else ""
-    return f"{run.verdict}{broken}: {what}, {run.directory}"
+    unjudged = f" ({run.unjudged:,} acknowledged messages trimmed unjudged)" if run.unjudged else ""
+    return f"{run.verdict}{unjudged}{broken}: {counts}, {run.directory}"

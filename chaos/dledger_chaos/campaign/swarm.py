@@ -1,11 +1,11 @@
-"""Draws from one seed what a run does: a few kinds of faults, a few workloads, and how fast faults follow each other.
+"""Mixture of a run, drawn from its seed: a few kinds of faults, a few workloads, and the pace of the faults.
 
-A mixture of everything hits each weak point rarely; different mixtures of few things hit each of them hard in some run
-(swarm testing: Groce et al., ISSTA 2012).  What is most likely to lose something is in every mixture: kills of the
-leader and of all nodes, losses of power of one kind and of all nodes, and two kinds of partitions.
+A run with all faults and workloads exercises each weak point rarely. Runs with different small mixtures exercise each
+of them hard in some run (swarm testing: Groce et al., ISSTA 2012). The most dangerous faults are in every mixture:
+kills and power losses of single nodes and of all nodes, and two kinds of partitions.
 
-Half of the seeds let one fault strike at a time, at a group that is whole again: they show how long clients wait for a
-new leader.  The others let two or three overlap.
+With half of the seeds, faults strike one at a time, after the group has recovered. These runs show how long clients
+wait for a new leader. With the other seeds, two or three faults overlap.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ KILLS: Final = ("kill-follower", "kill-majority")
 POWER_LOSSES: Final = ("power-loss-leader", "power-loss-follower", "power-loss-majority")
 PARTITIONS: Final = tuple(name for name in KINDS if name.startswith("partition-"))
 MORE: Final = (1, 3)
-"""As many other kinds, at the least and at the most, that leave room for others at the same time."""
+"""Minimum and maximum number of further kinds that may overlap with other faults."""
 ALONE_SHARE: Final = 0.5
-"""The share of mixtures with a kind that wants the cluster to itself."""
+"""Share of mixtures with a kind that must be the only fault in the cluster."""
 
 WORKLOAD: Final = "append"
-"""The workload of every mixture: the one that shows how long clients wait."""
+"""The workload of every mixture: it shows how long clients wait."""
 MORE_WORKLOADS: Final = (1, 3)
+"""Minimum and maximum number of further workloads."""
 
 SINGLE: Final = Pace(max_overlap=1, pause_s=(2.5, 4.0), longest_hold_s=4.0)
-"""A pause here is longer than the time after which a fault counts as alone: `checkers.recovery.SETTLE_S`."""
+"""Pace with one fault at a time. Its pauses exceed `checkers.recovery.SETTLE_S`, so each fault counts as alone."""
 LONGEST_HOLD_S: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """What a run does: names of kinds of faults and of workloads, and the pace."""
+    """Mixture of a run: names of kinds of faults and of workloads, and the pace."""
 
     faults: tuple[str, ...]
     workloads: tuple[str, ...]
@@ -46,7 +47,7 @@ class Swarm:
 
 
 def draw_swarm(seed: int) -> Swarm:
-    """Return the mixture of a seed.  Some workloads cannot be run on every machine."""
+    """Return the mixture of a seed, including workloads that this machine may be unable to run."""
     rng = random.Random(f"swarm {seed}")
     chosen = {*ALWAYS, rng.choice(KILLS), rng.choice(POWER_LOSSES), *rng.sample(PARTITIONS, 2)}
     others = [kind for name, kind in KINDS.items() if name not in chosen]
@@ -55,10 +56,10 @@ def draw_swarm(seed: int) -> Swarm:
         chosen.add(rng.choice([kind.name for kind in others if kind.alone]))
     possible = [entry.name for entry in WORKLOADS.values() if entry.target == "broker" and entry.name != WORKLOAD]
     more = rng.sample(possible, rng.randint(*MORE_WORKLOADS))
-    return Swarm(tuple(name for name in KINDS if name in chosen), (WORKLOAD, *more), _pace(rng))
+    return Swarm(tuple(name for name in KINDS if name in chosen), (WORKLOAD, *more), _draw_pace(rng))
 
 
-def _pace(rng: random.Random) -> Pace:
+def _draw_pace(rng: random.Random) -> Pace:
     if rng.random() < 0.5:
         return SINGLE
     return Pace(rng.choice((2, 3)), (0.5, rng.choice((2.0, 4.0))), LONGEST_HOLD_S)

@@ -1,4 +1,4 @@
-"""Totals of a campaign, in a file that the next one goes on from."""
+"""Totals of a campaign, in a file from which the next campaign continues."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ..faults.process import Kill
 from ..report import JSON_FILE, Summary
 from ..run import RunResult
 
-_KILLS: Final = (Kill.__name__, PowerLoss.__name__)
+_KILL_TYPES: Final = (Kill.__name__, PowerLoss.__name__)
 
 
 class RunFigures(msgspec.Struct, frozen=True):
-    """One run; times in seconds.
+    """Figures of one run; times in seconds.
 
-    `acknowledged` messages were, `read_back` of them were found on every node at the end: retention trims the others.
-    `killed` counts the processes that kills and losses of power were aimed at: one that another fault had ended just
-    before counts as well.  `waits_s` are those of clients when a leader was killed and nothing else was wrong; `broken`
-    names the checks whose verdict the run has, unless it is valid.
+    - `acknowledged` counts acknowledged messages, and `read_back` those of them that were checked on every node at the
+      end. Retention has trimmed the others.
+    - `killed` counts the targets of kills and losses of power. It includes processes that another fault had just ended.
+    - `waits_s` are the waits of clients when a leader was killed and no other fault was in force.
+    - `broken` names the checks that decided the verdict of a run that is not valid.
     """
 
     seed: int
@@ -40,26 +41,28 @@ class RunFigures(msgspec.Struct, frozen=True):
     waits_s: list[float]
     broken: list[str]
     directory: str
+    unjudged: int = 0
+    """Number of acknowledged messages that were trimmed before any check could judge them."""
 
 
 class Totals(msgspec.Struct):
     """The runs of a campaign, in the order of their seeds.
 
-    `before` has those that were not valid and whose seeds were run again, once what they had found was mended.
+    `before` has earlier runs that were not valid, of seeds that were run again.
     """
 
     runs: list[RunFigures] = []
     before: list[RunFigures] = []
 
     def next_seed(self, first: int) -> int:
-        """The first seed from `first` on that has not been run, nor any behind it."""
+        """Return the first seed from `first` on that is higher than the seeds of all runs."""
         return max([first, *(run.seed + 1 for run in self.runs)])
 
     def replace(self, run: RunFigures) -> None:
-        """A seed was run again."""
-        place = next(place for place, known in enumerate(self.runs) if known.seed == run.seed)
-        self.before.append(self.runs[place])
-        self.runs[place] = run
+        """Replace the run of a seed by a new run, and keep the old one in `before`."""
+        index = next(index for index, known in enumerate(self.runs) if known.seed == run.seed)
+        self.before.append(self.runs[index])
+        self.runs[index] = run
 
     @property
     def faults(self) -> Counter[str]:
@@ -73,7 +76,7 @@ class Totals(msgspec.Struct):
 
 
 def figures_of(directory: Path, result: RunResult) -> RunFigures:
-    """The figures of a run that has been judged and left its report in `directory`."""
+    """Return the figures of a run that has been judged and left its report in `directory`."""
     summary = msgspec.json.decode((directory / JSON_FILE).read_bytes(), type=Summary)
     lost = next((verdict for verdict in summary.checks if verdict.name == "lost"), None)
     operations: Counter[str] = Counter()
@@ -88,15 +91,16 @@ def figures_of(directory: Path, result: RunResult) -> RunFigures:
         read_back=int(lost.figures["checked"]) if lost is not None else 0,
         operations=dict(operations),
         faults=result.injected,
-        killed=sum(len(fault.nodes) for fault in summary.faults if fault.values.get("type") in _KILLS),
+        killed=sum(len(fault.nodes) for fault in summary.faults if fault.values.get("type") in _KILL_TYPES),
         waits_s=summary.waits_s,
         broken=[verdict.name for verdict in summary.checks if verdict.result == summary.verdict != "valid"],
         directory=str(directory),
+        unjudged=summary.unjudged,
     )
 
 
 def load_totals(path: Path) -> Totals:
-    """The totals in a file; none yet if there is no file.  Raises `ChaosError` if it holds something else."""
+    """Return the totals in a file, empty totals if there is no file. Raises `ChaosError` if it holds something else."""
     if not path.exists():
         return Totals()
     try:
@@ -107,6 +111,6 @@ def load_totals(path: Path) -> Totals:
 
 def save_totals(path: Path, totals: Totals) -> None:
     """Replace the file."""
-    beside = path.with_suffix(".new")
-    beside.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n")
-    os.replace(beside, path)
+    unfinished = path.with_suffix(".new")
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n")
+    os.replace(unfinished, path)

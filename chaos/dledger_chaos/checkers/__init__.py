@@ -1,5 +1,5 @@
-"""Judges: each holds one promise of `docs/promises.md` against what a run has recorded.
+"""Checkers: each compares one promise of `docs/promises.md` with the records of a run.
 
-A checker is a pure function of a run's directory. `base.py` says what it is given and what it answers, `registry.py`
-lists all of them, and `judge.py` lets them judge a run.
+A checker is a pure function of a run's directory. `base.py` defines its argument and its answer, `registry.py` lists
+all checkers, and `judge.py` applies them to a run.
 """

@@ -1,4 +1,4 @@
-"""Checks of what brokers tell the members of a consumer group to consume, and how."""
+"""Check of the queues and modes of consumption that brokers assign to the members of a consumer group."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from dledger_remoting.assignments import RequestMode
 
 from .base import Findings, Judgement, RunData
 
-_SETTLED: Final = {mode: f"settle-{mode}" for mode in (RequestMode.POP, RequestMode.PULL)}
-_ONCE: Final = f"each has to be one of the {assignments.QUEUES} of a broker group, and there once"
+_SETTLE_FUNCTIONS: Final = {mode: f"settle-{mode}" for mode in (RequestMode.POP, RequestMode.PULL)}
+_EXPECTED_QUEUES: Final = f"each must be one of the {assignments.QUEUES} queues of a broker group, and named once"
 Rows: TypeAlias = list[tuple[str, str]]
 """An answer: how a queue is consumed, and its name."""
 
 
 def assigned(run: RunData) -> Judgement:
-    """An answer names queues of the topic, none twice, to be pulled; at the end the members share them as was set.
+    """Check that answers name queues of the topic, none twice, and that members share the queues at the end.
 
-    In mode PULL each queue is of one of the members that are left, in mode POP each member has all queues.
+    In mode PULL each queue belongs to one of the remaining members. In mode POP each member has all queues.
     """
     findings, checked = Findings(), 0
     broker_groups = sorted({node.group for node in run.info.nodes})
-    known = assignments.queues_of(broker_groups, RequestMode.PULL)
+    all_queues = assignments.queues_of(broker_groups, RequestMode.PULL)
     for answer in run.of(assignments.NAME, "assign", outcome="ok"):
-        rows = _rows(answer)
+        rows = _decode_rows(answer)
         checked += bool(rows)
         queues = [queue for _, queue in rows]
-        if len(set(queues)) < len(queues) or not known.issuperset(queues):
-            findings.violation(f"{answer.process} is to consume {queues} (operation {answer.id}): {_ONCE}")
+        if len(set(queues)) < len(queues) or not all_queues.issuperset(queues):
+            findings.violation(f"{answer.process} is to consume {queues} (operation {answer.id}): {_EXPECTED_QUEUES}")
         if any(mode != RequestMode.PULL for mode, _ in rows):
-            findings.violation(f"{answer.process} is to pop (operation {answer.id}), which nobody has said")
-    for mode, f in _SETTLED.items():
+            findings.violation(f"{answer.process} is to pop (operation {answer.id}), but the mode is PULL")
+    for mode, f in _SETTLE_FUNCTIONS.items():
         _judge_end(run, broker_groups, mode, f, findings)
     members = {operation.process for operation in run.of(assignments.NAME, "assign", outcome="ok")}
     return findings.judged(checked, "assignments", members=len(members))
 
 
 def _judge_end(run: RunData, broker_groups: list[str], mode: str, f: str, findings: Findings) -> None:
-    """The last answers of the members that are left."""
+    """Judge the last answers to the members that remain at the end."""
     for broker_group in broker_groups:
         last: dict[str, Operation] = {}
         for answer in run.of(assignments.NAME, f, outcome="ok"):
             if answer.key.endswith(f"@{broker_group}"):
                 last[answer.process] = answer
-        shares = {process: _rows(answer) for process, answer in last.items()}
+        shares = {process: _decode_rows(answer) for process, answer in last.items()}
         if not shares:
-            findings.doubt(f"{broker_group}: nobody was told what to consume in mode {mode} when all was healed")
+            findings.doubt(f"{broker_group}: no member was assigned queues in mode {mode} after healing")
         elif not assignments.shared(list(shares.values()), broker_groups, mode):
             findings.violation(f"{broker_group}: in mode {mode} members do not share the topic at the end: {shares}")
 
 
-def _rows(answer: Operation) -> Rows:
+def _decode_rows(answer: Operation) -> Rows:
     return msgspec.convert(answer.value or [], Rows)

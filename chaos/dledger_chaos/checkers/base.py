@@ -1,4 +1,4 @@
-"""Interface of checkers: what they are given, and what they answer."""
+"""Interface of checkers: the data of a run as their argument, and a judgement as their answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RUN_FILE: Final = "run.json"
 EXAMPLES: Final = 10
 
 Result: TypeAlias = Literal["valid", "invalid", "unknown"]
-"""`unknown`: what was recorded does not suffice to tell. It counts as a failure."""
+"""`unknown`: the recorded data does not suffice for a verdict. It counts as a failure."""
 
 
 class NodeFiles(msgspec.Struct, frozen=True):
-    """Where one stopped node left its files: its data directory, and everything that its process printed."""
+    """Files of one stopped node: its data directory, and the output of its process."""
 
     node_id: str
     group: str
@@ -31,7 +31,7 @@ class NodeFiles(msgspec.Struct, frozen=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """What `run.json` says: the circumstances of a run. Paths are absolute, or relative to the run's directory."""
+    """Content of `run.json`: the circumstances of a run. Paths are absolute, or relative to the run's directory."""
 
     seed: int
     command: str
@@ -43,17 +43,17 @@ class RunInfo(msgspec.Struct, frozen=True):
     """Wall clock, ISO 8601 with offset."""
     begin_ns: int
     heal_ns: int
-    """When all faults were healed; from here on the group has to serve everything."""
+    """Time at which all faults were healed."""
     end_ns: int
     nodes: list[NodeFiles]
     versions: dict[str, str] = {}
     other_logs: list[str] = []
-    """What processes printed that are no nodes: name servers."""
+    """Output of the name servers."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A finished run: all nodes stopped, all files where `info` says."""
+    """A finished run: all nodes have stopped, and all files are at the paths of `info`."""
 
     info: RunInfo
     operations: Sequence[Operation]
@@ -67,15 +67,15 @@ class RunData:
         return cls(info, read_operations(directory), read_events(directory), directory)
 
     @cached_property
-    def _by_function(self) -> Mapping[tuple[str, str], list[Operation]]:
-        found: dict[tuple[str, str], list[Operation]] = {}
+    def _operations_by_function(self) -> Mapping[tuple[str, str], list[Operation]]:
+        operations: dict[tuple[str, str], list[Operation]] = {}
         for operation in self.operations:
-            found.setdefault((operation.workload, operation.f), []).append(operation)
-        return found
+            operations.setdefault((operation.workload, operation.f), []).append(operation)
+        return operations
 
     @cached_property
     def messages(self) -> Messages:
-        """What was sent, and what lay in the queues at the end."""
+        """The sent messages, and the content of the queues at the end."""
         groups: dict[str, frozenset[str]] = {}
         if self.info.target == "local":
             for node in self.info.nodes:
@@ -83,8 +83,8 @@ class RunData:
         return Messages(self.operations, trims="retention" in self.info.workloads, readers=groups)
 
     def of(self, workload: str, *functions: str, outcome: Outcome | None = None) -> list[Operation]:
-        """A workload's operations of these functions in the order of their calls."""
-        found = [operation for f in functions for operation in self._by_function.get((workload, f), ())]
+        """Return a workload's operations of these functions, in the order of their calls."""
+        found = [operation for f in functions for operation in self._operations_by_function.get((workload, f), ())]
         if outcome is not None:
             found = [operation for operation in found if operation.outcome == outcome]
         if len(functions) > 1:
@@ -92,13 +92,13 @@ class RunData:
         return found
 
     def path(self, name: str) -> Path:
-        """The absolute path of a file that `info` names."""
+        """Return the absolute path of a file that `info` names."""
         return self.directory / name
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one promise came through a run. `figures` are numbers worth showing, `examples` at most ten lines."""
+    """Result of one check of a run. `figures` are numbers for the report, `examples` at most ten lines."""
 
     name: str
     promise: str
@@ -110,24 +110,24 @@ class Verdict:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects what speaks against a promise, and what keeps one from telling."""
+    """Collects violations of a promise, and reasons for which it cannot be judged."""
 
     violations: int = 0
     examples: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
     def violation(self, example: str) -> None:
-        """The promise is broken, for instance like this."""
+        """Note that the promise is broken, with an example."""
         self.violations += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(example)
 
     def doubt(self, reason: str) -> None:
-        """It cannot be told whether the promise was kept."""
+        """Note a reason why the verdict must be unknown."""
         self.doubts.append(reason)
 
     def judged(self, checked: int, what: str, **figures: float | str) -> Judgement:
-        """The judgement on `checked` things called `what`. Nothing checked proves nothing: unknown."""
+        """Return the judgement on `checked` things called `what`. It is unknown if nothing was checked."""
         figures = {"checked": checked, **figures}
         if self.violations:
             return Judgement("invalid", f"{self.violations:,} violations in {checked:,} {what}", self.examples, figures)
@@ -140,7 +140,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A checker's answer; the registry adds who says it and about which promise."""
+    """A checker's answer; `Check` adds its name and its promise."""
 
     result: Result
     summary: str
@@ -150,10 +150,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A line of the registry: `judge` holds `promise` against runs of any of `workloads` on any of `targets`.
+    """A line of the registry: `judge` compares `promise` with runs of any of `workloads` on any of `targets`.
 
-    Where none is named, any will do; `happened` says whether a run has what it judges. `name` is also the promise's id
-    in `docs/promises.md`, where `promise` stands.
+    An empty set stands for all workloads or targets. `happened` returns True if a run has the events that are judged.
+    `docs/promises.md` lists the check with `name` and `promise`.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Check:
     happened: Callable[[RunData], bool] = lambda _: True
 
     def applies(self, run: RunData) -> bool:
-        """Whether the run had what this judges."""
+        """Return True if the run had the subject of this check."""
         if self.targets and run.info.target not in self.targets:
             return False
         if self.workloads and self.workloads.isdisjoint(run.info.workloads):
@@ -172,7 +172,7 @@ class Check:
         return self.happened(run)
 
     def check(self, run: RunData) -> Verdict:
-        """The verdict on a run."""
+        """Return the verdict on a run."""
         judgement = self.judge(run)
         return Verdict(
             self.name,

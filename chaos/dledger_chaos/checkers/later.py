@@ -1,4 +1,4 @@
-"""Checks of messages that come later: delayed ones, and those that consumers have sent back."""
+"""Checks of messages that are delivered later: delayed messages, and messages that consumers have sent back."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from .shown import Shown
 from .wrong_clocks import WrongClocks
 
 EARLY_S: Final = 0.5
-"""A delay is reckoned from group time, which may be a little behind."""
+"""Tolerance in seconds for early deliveries: brokers compute delays from group time, which may be a little behind."""
 RESTING_NS: Final = 10**9
-"""What was due within this time before readers rested may have been shown to them after that."""
+"""Messages due less than this time in ns before the readers stop may be shown only in the final reads."""
 QUIET_NS: Final = 10 * 10**9
-"""A group is quiet so long after the end of the last fault."""
+"""Time in ns after the end of a fault from which a group counts as quiet."""
 QUIET_P99_S: Final = 1.0
 MIN_QUIET: Final = 150
-"""Of fewer messages nothing is said about the latest in a hundred. Runs of a minute have fewer: they have to pass on a
-machine that has other work to do, and judge no seconds."""
+"""Minimum number of messages for which the 99th percentile is judged.
+
+Runs of a minute have fewer. They must pass on a busy machine, so they judge no times.
+"""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What clients have asked for one message: once, or again after an unknown outcome."""
+class _RequestedMessage:
+    """Requests of clients for one message: a single request, or several after an unknown outcome."""
 
     value: str
     topics: set[str] = field(default_factory=set)
@@ -41,9 +43,9 @@ class _Asked:
     stored: int = 0
     unknown: int = 0
     delay_s: float = math.inf
-    """The shortest that was asked for; a dead letter has none, nor has a request whose end nobody saw."""
+    """Shortest requested delay in seconds; 0 for a dead letter, and for a request whose end was not seen."""
     recalled: Outcome = "fail"
-    """Whether its producer has taken it back: not (`fail`), perhaps (`info`), or it was told so (`ok`)."""
+    """Outcome of the producer's recall: none (`fail`), perhaps (`info`), or acknowledged (`ok`)."""
 
     def add(self, operation: Operation) -> None:
         self.topics.add(operation.key)
@@ -56,27 +58,27 @@ class _Asked:
 
 
 def due(run: RunData) -> Judgement:
-    """A delayed message is there once if it was acknowledged, at most once if nobody knows, and not before it is due.
-    What was taken back is never there, and what was not for certain all the same.
+    """Check that a delayed message is stored once if acknowledged, at most once if that is unknown, and never too
+    early.
 
-    Of what waited while wrong clocks may have misled the group it is judged only that it is not there twice. How late
-    messages are is told, not judged.
+    A recalled message is never shown. A message whose recall failed is shown. If wrong clocks may have misled the group
+    while a message waited, the check only judges that it is not shown too often. Lateness is reported, not judged.
     """
     findings = Findings()
     shown, clocks = Shown.to_readers_of(run, delays.NAME), WrongClocks(run)
-    asked = _asked(run, delays.NAME, "send-delayed")
+    requested = _collect_requests(run, delays.NAME, "send-delayed")
     for operation in run.of(delays.NAME, "recall"):
-        asked[str(operation.value)].recalled = operation.outcome
-    figures = _judge_times(run, asked, shown, clocks, findings)
-    _count_copies(run, asked, shown, clocks, findings)
-    taken_back = sum(one.recalled == "ok" for one in asked.values())
-    return findings.judged(len(asked), "delayed messages", taken_back=taken_back, **figures)
+        requested[str(operation.value)].recalled = operation.outcome
+    figures = _judge_times(run, requested, shown, clocks, findings)
+    _judge_copies(run, requested, shown, clocks, findings)
+    taken_back_count = sum(message.recalled == "ok" for message in requested.values())
+    return findings.judged(len(requested), "delayed messages", taken_back=taken_back_count, **figures)
 
 
 def punctual(run: RunData) -> Judgement:
-    """While a group is quiet, 99 of 100 messages come within a second after they are due."""
+    """Check that 99 of 100 messages are delivered within a second after they are due, while a group is quiet."""
     findings = Findings()
-    late_s = _lateness_while_quiet(run)
+    late_s = _collect_quiet_lateness(run)
     if not late_s:
         return findings.judged(0, "delayed messages while nothing was wrong")
     p99 = percentile(late_s, 0.99)
@@ -86,54 +88,58 @@ def punctual(run: RunData) -> Judgement:
 
 
 def punctuality_measured(run: RunData) -> bool:
-    """Whether so many messages came while nothing was wrong that the latest in a hundred says something."""
-    return len(_lateness_while_quiet(run)) >= MIN_QUIET
+    """Return True if enough messages were delivered in quiet times to judge the 99th percentile."""
+    return len(_collect_quiet_lateness(run)) >= MIN_QUIET
 
 
 def sent_back(run: RunData) -> Judgement:
-    """A message that is sent back is there once for each acknowledgement, and at most once more for each request of
-    unknown outcome: in the retry topic, not before its delay is over, or among the dead letters. It says what it was.
+    """Check that a message is stored again if the request to send it back was acknowledged.
+
+    It is stored at most once for each acknowledgement and each request of unknown outcome. It is in the retry topic,
+    not before its delay is over, or among the dead letters. It names its origin.
     """
     findings = Findings()
     shown, clocks = Shown.to_readers_of(run, retries.NAME), WrongClocks(run)
-    asked = _asked(run, retries.NAME, "send-back")
-    figures = _judge_times(run, asked, shown, clocks, findings)
-    _count_copies(run, asked, shown, clocks, findings)
+    requested = _collect_requests(run, retries.NAME, "send-back")
+    figures = _judge_times(run, requested, shown, clocks, findings)
+    _judge_copies(run, requested, shown, clocks, findings)
     dead = 0
-    for one in asked.values():
-        topics = {key.partition("/")[0] for key, _ in shown.places.get(one.value, ())}
+    for message in requested.values():
+        topics = {key.partition("/")[0] for key, _ in shown.places.get(message.value, ())}
         dead += retries.DEAD_LETTERS in topics
-        if not topics <= one.topics:
-            findings.violation(f"{one.value} is in {', '.join(topics)}, it was to go to {', '.join(one.topics)}")
+        if not topics <= message.topics:
+            findings.violation(
+                f"{message.value} is in {', '.join(topics)}, it was to go to {', '.join(message.topics)}"
+            )
     _judge_origins(run, findings)
-    return findings.judged(len(asked), "messages sent back", dead_letters=dead, **figures)
+    return findings.judged(len(requested), "messages sent back", dead_letters=dead, **figures)
 
 
 def _judge_origins(run: RunData, findings: Findings) -> None:
-    """Whatever comes again says which topic it was sent to at first, and where it lay there."""
-    first: dict[str, set[int]] = {}
+    """Judge that each repeated message names its first topic, and its place there."""
+    first_positions: dict[str, set[int]] = {}
     for operation in run.of(retries.NAME, "pull", "scan", outcome="ok"):
         if operation.key.startswith(f"{retries.TOPIC}/"):
-            for one in seen(operation):
-                first.setdefault(one.value, set()).add(one.position)
+            for message in seen(operation):
+                first_positions.setdefault(message.value, set()).add(message.position)
     for operation in run.of(retries.NAME, "came-again"):
         topic, position = msgspec.convert(operation.value, tuple[str, int])
-        if topic != retries.TOPIC or position not in first.get(operation.key, {position}):
+        if topic != retries.TOPIC or position not in first_positions.get(operation.key, {position}):
             findings.violation(
                 f"{operation.key} came again as from byte {position} of the log and {topic}, it was at "
-                f"{sorted(first.get(operation.key, ()))} and in {retries.TOPIC}"
+                f"{sorted(first_positions.get(operation.key, ()))} and in {retries.TOPIC}"
             )
 
 
-def _lateness_while_quiet(run: RunData) -> list[float]:
-    """How many seconds after they were due messages came, of those that were due and came while nothing was wrong."""
+def _collect_quiet_lateness(run: RunData) -> list[float]:
+    """Return the lateness in seconds of messages that were due and delivered in quiet times."""
     faults = [(begin_ns, end_ns + QUIET_NS) for begin_ns, end_ns in times_of_faults(run)]
-    rest_ns = _rest_ns(run)
+    rest_ns = _find_rest_ns(run)
     shown = Shown.to_readers_of(run, delays.NAME)
     late_s: list[float] = []
-    for one in _asked(run, delays.NAME, "send-delayed").values():
-        first_ns = shown.first_ns.get(one.value)
-        due_ns = one.begin_ns + one.delay_s * 1e9
+    for message in _collect_requests(run, delays.NAME, "send-delayed").values():
+        first_ns = shown.first_ns.get(message.value)
+        due_ns = message.begin_ns + message.delay_s * 1e9
         if first_ns is None or due_ns >= rest_ns - RESTING_NS:
             continue
         if not any(begin_ns <= first_ns and due_ns <= end_ns for begin_ns, end_ns in faults):
@@ -141,33 +147,33 @@ def _lateness_while_quiet(run: RunData) -> list[float]:
     return late_s
 
 
-def _rest_ns(run: RunData) -> int:
-    """Readers rest from the end of the workloads until it is their turn to read what there is."""
+def _find_rest_ns(run: RunData) -> int:
+    """Return the time in ns at which the workloads have ended. Their readers then rest until the final reads."""
     return next((event.time_ns for event in run.events if event.name == "final-reads"), run.info.end_ns)
 
 
 def _judge_times(
-    run: RunData, asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, findings: Findings
+    run: RunData, requested: dict[str, _RequestedMessage], shown: Shown, clocks: WrongClocks, findings: Findings
 ) -> dict[str, float]:
-    """Nothing is there before its delay is over; how late messages were, and how many wrong clocks may have misled.
+    """Judge that no message is shown before its delay is over. Return figures of lateness and of wrong clocks.
 
-    What is due while readers rest says nothing about how late it was.
+    The lateness leaves out messages that are due while readers rest.
     """
-    rest_ns = _rest_ns(run)
+    rest_ns = _find_rest_ns(run)
     late_s: list[float] = []
     misled = 0
-    for one in asked.values():
-        first_ns = shown.first_ns.get(one.value)
-        if first_ns is None or not one.delay_s:
+    for message in requested.values():
+        first_ns = shown.first_ns.get(message.value)
+        if first_ns is None or not message.delay_s:
             continue
-        if clocks.may_mislead(one.begin_ns, first_ns):
+        if clocks.may_mislead(message.begin_ns, first_ns):
             misled += 1
             continue
-        waited_s = (first_ns - one.begin_ns) / 1e9
-        if waited_s < one.delay_s - EARLY_S:
-            findings.violation(f"{one.value} was there after {waited_s:.2f} s, its delay is {one.delay_s:g} s")
-        if one.begin_ns + one.delay_s * 1e9 < rest_ns - RESTING_NS:
-            late_s.append(waited_s - one.delay_s)
+        waited_s = (first_ns - message.begin_ns) / 1e9
+        if waited_s < message.delay_s - EARLY_S:
+            findings.violation(f"{message.value} was there after {waited_s:.2f} s, its delay is {message.delay_s:g} s")
+        if message.begin_ns + message.delay_s * 1e9 < rest_ns - RESTING_NS:
+            late_s.append(waited_s - message.delay_s)
     if not late_s:
         return {"misled": misled}
     return {
@@ -179,32 +185,38 @@ def _judge_times(
     }
 
 
-def _count_copies(
-    run: RunData, asked: dict[str, _Asked], shown: Shown, clocks: WrongClocks, findings: Findings
+def _judge_copies(
+    run: RunData, requested: dict[str, _RequestedMessage], shown: Shown, clocks: WrongClocks, findings: Findings
 ) -> None:
-    """Each message came once for each acknowledgement, and at most once more for each send of unknown outcome."""
-    lost = None
-    for one in asked.values():
-        places = sorted(shown.places.get(one.value, ()))
-        where = ", ".join(f"{key}@{offset}" for key, offset in places)
-        if one.recalled == "ok":
+    """Judge that an acknowledged message was shown, at most once per acknowledgement or request of unknown outcome."""
+    given_up_counts = None
+    for message in requested.values():
+        places = sorted(shown.places.get(message.value, ()))
+        place_text = ", ".join(f"{key}@{offset}" for key, offset in places)
+        if message.recalled == "ok":
             if places:
-                findings.violation(f"{one.value} was taken back, and is there: {where}")
-        elif len(places) > one.stored + one.unknown:
+                findings.violation(f"{message.value} was taken back, and is there: {place_text}")
+        elif len(places) > message.stored + message.unknown:
             findings.violation(
-                f"{one.value} was stored for {one.stored} acknowledgements and {one.unknown} unknown outcomes: {where}"
+                f"{message.value} was stored for {message.stored} acknowledgements and {message.unknown} unknown "
+                f"outcomes: {place_text}"
             )
-        elif len(places) < one.stored and one.recalled == "fail" and not clocks.may_mislead(one.begin_ns, one.end_ns):
-            if not all(shown.are_whole(run, topic) for topic in one.topics):
+        elif (
+            message.stored
+            and not places
+            and message.recalled == "fail"
+            and not clocks.may_mislead(message.begin_ns, message.end_ns)
+        ):
+            if not all(shown.are_whole(run, topic) for topic in message.topics):
                 continue
-            lost = given_up(run, findings) if lost is None else lost
-            if len(places) + lost[one.value] < one.stored:
-                findings.violation(f"{one.value} was acknowledged {one.stored} times, and is there {len(places)} times")
+            given_up_counts = given_up(run, findings) if given_up_counts is None else given_up_counts
+            if not given_up_counts[message.value]:
+                findings.violation(f"{message.value} was acknowledged {message.stored} times, and is not there")
 
 
-def _asked(run: RunData, workload: str, f: str) -> dict[str, _Asked]:
-    asked: dict[str, _Asked] = {}
+def _collect_requests(run: RunData, workload: str, f: str) -> dict[str, _RequestedMessage]:
+    requested: dict[str, _RequestedMessage] = {}
     for operation in run.of(workload, f):
         value = str(operation.value)
-        asked.setdefault(value, _Asked(value)).add(operation)
-    return asked
+        requested.setdefault(value, _RequestedMessage(value)).add(operation)
+    return requested

@@ -1,4 +1,4 @@
-"""Registers and logs behave as if there were one copy and one operation at a time."""
+"""Checks that objects behave as if there were one copy and one operation at a time."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from dledger_chaos.linear_calls import call_of
 from .base import Findings, Judgement, RunData
 
 EXISTENCE: Final = replace(REGISTER, name="existence", initial=(False,))
-"""Whether a name exists: `create` and `delete` write true and false."""
+"""Register of a name's existence: `create` and `delete` write true and false."""
 
 FINAL: Final = "final"
-"""The process that reads every key once more when everything has healed."""
+"""Name of the process that reads every key once more after all faults are healed."""
 
 
 def linearizable(run: RunData) -> Judgement:
-    """Each key's history is linearizable."""
-    return _search(run, "registers", model_of)
+    """Check that each key's history is linearizable."""
+    return _judge_linearizability(run, "registers", model_of)
 
 
 def catalogue(run: RunData) -> Judgement:
-    """Topics and consumer groups exist from their creation to their deletion, whoever leads."""
-    return _search(run, "catalogue", lambda _: EXISTENCE)
+    """Check that topics and consumer groups exist from their creation to their deletion, under every leader."""
+    return _judge_linearizability(run, "catalogue", lambda _: EXISTENCE)
 
 
 def request_modes(run: RunData) -> Judgement:
-    """How a group consumes a topic, one broker group at a time, is a register."""
-    return _search(run, "assignments", lambda _: REGISTER)
+    """Check that a group's mode of consuming a topic is a linearizable register of each broker group."""
+    return _judge_linearizability(run, "assignments", lambda _: REGISTER)
 
 
-def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -> Judgement:
+def _judge_linearizability(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -> Judgement:
     findings, checked, steps = Findings(), 0, 0
     histories: dict[str, list[Call]] = {}
     for operation in run.operations:
@@ -42,7 +42,7 @@ def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -
             histories.setdefault(operation.key, []).append(call)
     reads = sum(call.f == "read" for calls in histories.values() for call in calls)
     if histories and not reads:
-        findings.doubt("nothing was read: whatever was written would do")
+        findings.doubt("nothing was read, so any writes would pass")
     final = [operation for operation in run.of(workload, "read") if operation.process == FINAL]
     for key in sorted(histories.keys() - {operation.key for operation in final if operation.outcome == "ok"}):
         if final:
@@ -61,5 +61,5 @@ def _search(run: RunData, workload: str, model_of_key: Callable[[str], Model]) -
 
 
 def model_of(key: str) -> Model:
-    """What kind of object a key is."""
+    """Return the model of a key's object."""
     return LOG if key.startswith("log") else REGISTER

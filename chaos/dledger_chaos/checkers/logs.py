@@ -30,16 +30,16 @@ from .base import Findings, Judgement, RunData
 from .messages import Place
 
 _TOPIC_KINDS = frozenset({COMMANDS.kind_of(PutTopic), COMMANDS.kind_of(DeleteTopic)})
-_ROW_KINDS = {COMMANDS.kind_of(kind): kind for kind in (AddTimers, FireTimers, MoveTimers, CancelTimers)}
-_WAITING = frozenset(topic.encode() for topic in DUE_TOPICS)
+_TIMER_COMMANDS = {COMMANDS.kind_of(kind): kind for kind in (AddTimers, FireTimers, MoveTimers, CancelTimers)}
+_DUE_TOPIC_NAMES = frozenset(topic.encode() for topic in DUE_TOPICS)
 _END_KIND = COMMANDS.kind_of(EndTimers)
 
 
 def diverged(run: RunData) -> Judgement:
-    """The committed bytes of all replicas are equal, every chain verifies, and all that was acknowledged is there."""
+    """Check that the committed bytes of all replicas are equal, verify, and have every acknowledged message."""
     findings = Findings()
     compared = 0
-    for group, directories in _groups(run).items():
+    for group, directories in _group_directories(run).items():
         try:
             reports = [verify(str(directory)) for directory in directories]
             comparison = compare(reports)
@@ -64,11 +64,11 @@ def diverged(run: RunData) -> Judgement:
 
 
 def unqueued(run: RunData) -> Judgement:
-    """Every committed record of a topic that was read at the end is in its queue, at its offset and byte, and back."""
+    """Check that a topic's committed records and the messages in its queues agree, in offset and position."""
     findings, checked, kept = Findings(), 0, first_kept(run)
-    for group, directories in _groups(run).items():
+    for group, directories in _group_directories(run).items():
         try:
-            first_position, records = _records(directories, run.messages.read_topics())
+            first_position, records = _read_records(directories, run.messages.read_topics())
         except (LogError, RemotingError, OSError) as error:
             findings.doubt(f"the log of {group} cannot be read: {error}")
             continue
@@ -95,22 +95,21 @@ def unqueued(run: RunData) -> Judgement:
                                 f"{queue.key}@{offset}: its record is at byte {position}, {node} shows {there}"
                             )
                 for offset in sorted(contents.keys() - dict(expected).keys()):
-                    # Retention goes on after a queue was read: what lay below the log's present beginning was there.
+                    # The log may have been trimmed after the queue was read. A message below its first position was
+                    # still in the log at that time.
                     if contents[offset].position >= first_position:
                         findings.violation(f"{queue.key}@{offset}: {node} shows a message that is not in the log")
     return findings.judged(checked, "records, counted on every node")
 
 
 def orphaned(run: RunData) -> Judgement:
-    """Every acknowledged message is in the log, and none where its topic does not exist: behind its deletion, before
-    it is created again.
-    """
+    """Check that every acknowledged message is in the log, and no message lies where its topic does not exist."""
     findings, checked, trimmed = Findings(), 0, 0
     changes: dict[str, dict[str, list[tuple[int, bool]]]] = {}
-    logs: dict[str, _Passed] = {}
-    for group, directories in _groups(run).items():
+    logs: dict[str, _PassingLog] = {}
+    for group, directories in _group_directories(run).items():
         try:
-            changes[group], logs[group] = topic_changes(directories), _passed(directories)
+            changes[group], logs[group] = topic_changes(directories), _read_passing_log(directories)
         except (LogError, RemotingError, OSError) as error:
             findings.doubt(f"the log of {group} cannot be read: {error}")
     for operation in run.of(passing.NAME, passing.F, outcome="ok"):
@@ -147,43 +146,43 @@ def orphaned(run: RunData) -> Judgement:
 
 
 def first_kept(run: RunData) -> dict[str, int]:
-    """By group: the byte at which the log of the node begins that keeps least. No node's directory: no entry."""
+    """Return for each group the highest position at which a node's log begins. A group without a log has no entry."""
     kept: dict[str, int] = {}
-    for group, directories in _groups(run).items():
-        starts = [start for directory in directories if (start := _first_segment(directory)) is not None]
+    for group, directories in _group_directories(run).items():
+        starts = [start for directory in directories if (start := _find_first_segment(directory)) is not None]
         if starts:
             kept[group] = max(starts)
     return kept
 
 
-def _first_segment(directory: Path) -> int | None:
+def _find_first_segment(directory: Path) -> int | None:
     try:
         return min(list_positions(OsDisk(str(directory)), DIRECTORY), default=None)
     except (LogError, OSError):
         return None
 
 
-def _records(directories: Sequence[Path], topics: set[str]) -> tuple[int, list[tuple[Place, int]]]:
-    """The first byte that is kept, and of every record its queue and offset, and at which byte it is.
+def _read_records(directories: Sequence[Path], topics: set[str]) -> tuple[int, list[tuple[Place, int]]]:
+    """Return the first position of the log, and for every record of these topics its queue, offset and position.
 
-    They are those of the log that is known to be committed furthest. Raises `LogError`, `RemotingError` or OSError.
+    Read the log with the highest committed position. Raises `LogError`, `RemotingError` or OSError.
     """
-    best = verify(str(_furthest(directories)))
-    group = Path(best.directory).name.rpartition("-")[0]
+    report = verify(str(_select_furthest(directories)))
+    group = Path(report.directory).name.rpartition("-")[0]
     records: list[tuple[Place, int]] = []
-    for record, _ in _records_of(best):
+    for record, _ in _iter_records(report):
         topic = record.topic.decode()
         if topic in topics:
             place = f"{topic}/{group}/{record.queue_id}", record.queue_offset
             records.append((place, record.physical_offset))
-    return best.first_position, records
+    return report.first_position, records
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
-    """What the log has of the topic that is deleted again and again: by byte the place and the value of each message.
+class _PassingLog:
+    """Messages in a log of the topic of the workload `passing`: by position, the place and the value of each.
 
-    Of what lies outside [first_position, end_position) nothing is known.
+    Nothing is known outside of [first_position, end_position).
     """
 
     first_position: int
@@ -191,32 +190,35 @@ class _Passed:
     messages: dict[int, tuple[Place, str]]
 
 
-def _passed(directories: Sequence[Path]) -> _Passed:
-    """Raises `LogError`, `RemotingError` or OSError."""
-    best = verify(str(_furthest(directories)))
-    group = Path(best.directory).name.rpartition("-")[0]
+def _read_passing_log(directories: Sequence[Path]) -> _PassingLog:
+    """Read the log with the highest committed position. Raises `LogError`, `RemotingError` or OSError."""
+    report = verify(str(_select_furthest(directories)))
+    group = Path(report.directory).name.rpartition("-")[0]
     messages: dict[int, tuple[Place, str]] = {}
-    for record, block in _records_of(best):
+    for record, block in _iter_records(report):
         if record.topic == passing.TOPIC.encode():
             place = f"{passing.TOPIC}/{group}/{record.queue_id}", record.queue_offset
             messages[record.physical_offset] = place, decode_payload(decode_record(block, record.position).body)
-    return _Passed(best.first_position, best.committed_position, messages)
+    return _PassingLog(report.first_position, report.committed_position, messages)
 
 
-def _records_of(report: VerifyReport) -> Iterator[tuple[RecordRef, bytes]]:
-    """Every record of what a log is known to have committed, and the bytes in which it lies."""
+def _iter_records(report: VerifyReport) -> Iterator[tuple[RecordRef, bytes]]:
+    """Yield every committed record of a log, and the bytes of its entry."""
     for meta in inspect(report.directory, report.first_index):
         if meta.kind == EntryKind.GROUP and meta.position < report.committed_position:
             size = meta.size - HEADER_BYTES - meta.channel
-            block = _bytes_of(report, meta.position + HEADER_BYTES, size)
+            block = _read_bytes(report, meta.position + HEADER_BYTES, size)
             for record in scan_records(block):
                 yield record, block
 
 
 def topic_changes(directories: Sequence[Path]) -> dict[str, list[tuple[int, bool]]]:
-    """By topic, in order: from which byte of the log on it exists, or does not.  Raises `LogError` or OSError."""
+    """Return for each topic the positions in the log at which it is created (True) or deleted (False), in order.
+
+    Raises `LogError` or OSError.
+    """
     changes: dict[str, list[tuple[int, bool]]] = {}
-    for end, kind, payload in _commands_of(verify(str(_furthest(directories)))):
+    for end, kind, payload in _iter_commands(verify(str(_select_furthest(directories)))):
         if kind in _TOPIC_KINDS:
             command = COMMANDS.decode(kind, payload)
             if isinstance(command, PutTopic):
@@ -227,51 +229,51 @@ def topic_changes(directories: Sequence[Path]) -> dict[str, list[tuple[int, bool
 
 
 def given_up(run: RunData, findings: Findings) -> Counter[str]:
-    """The messages that waited to be delivered later when a full disk had the log trimmed there, and how often each."""
-    lost: Counter[str] = Counter()
-    for group, directories in _groups(run).items():
+    """Count the delayed messages that were removed while they waited, because retention trimmed a full disk."""
+    given_up_counts: Counter[str] = Counter()
+    for group, directories in _group_directories(run).items():
         try:
-            lost.update(_given_up(verify(str(_furthest(directories)))))
+            given_up_counts.update(_iter_given_up(verify(str(_select_furthest(directories)))))
         except (LogError, RemotingError, OSError) as error:
             findings.doubt(f"the log of {group} cannot be read: {error}")
-    return lost
+    return given_up_counts
 
 
-def _given_up(report: VerifyReport) -> Iterator[str]:
+def _iter_given_up(report: VerifyReport) -> Iterator[str]:
     values: dict[int, str] = {}
-    for record, block in _records_of(report):
-        if record.topic in _WAITING:
+    for record, block in _iter_records(report):
+        if record.topic in _DUE_TOPIC_NAMES:
             message = decode_record(block, record.position)
             values[record.physical_offset] = value_of(message.body, message.reconsume_times)
     waiting: set[int] = set()
-    for _, kind, payload in _commands_of(report):
+    for _, kind, payload in _iter_commands(report):
         if kind == _END_KIND:
             below = EndTimers.from_payload(payload).below
             ended = {position for position in waiting if position < below + -below % STRETCH_BYTES}
             waiting -= ended
             yield from (values[position] for position in ended)
-        elif kind in _ROW_KINDS:
+        elif kind in _TIMER_COMMANDS:
             positions = {position for _, position, _ in TimerRows.unpack(payload)}
-            if _ROW_KINDS[kind] is AddTimers:
+            if _TIMER_COMMANDS[kind] is AddTimers:
                 waiting |= positions & values.keys()
             else:
                 waiting -= positions
 
 
-def _commands_of(report: VerifyReport) -> Iterator[tuple[int, int, bytes | memoryview]]:
-    """Every command of what a log is known to have committed: where its entry ends, its kind and its payload."""
+def _iter_commands(report: VerifyReport) -> Iterator[tuple[int, int, bytes | memoryview]]:
+    """Yield every committed command of a log: the end of its entry, its kind and its payload."""
     for meta in inspect(report.directory, report.first_index):
         if meta.kind == EntryKind.GROUP and meta.channel and meta.position < report.committed_position:
-            for kind, payload in iter_commands(_bytes_of(report, meta.end - meta.channel, meta.channel)):
+            for kind, payload in iter_commands(_read_bytes(report, meta.end - meta.channel, meta.channel)):
                 yield meta.end, kind, payload
 
 
-def _furthest(directories: Sequence[Path]) -> Path:
-    """The log that is known to be committed furthest."""
+def _select_furthest(directories: Sequence[Path]) -> Path:
+    """Return the directory of the log with the highest committed position."""
     return max(directories, key=lambda directory: SavedCommit.read(OsDisk(str(directory))))
 
 
-def _bytes_of(report: VerifyReport, position: int, size: int) -> bytes:
+def _read_bytes(report: VerifyReport, position: int, size: int) -> bytes:
     identity = read_identity(OsDisk(report.directory), report.directory)
     assert identity is not None, "it has just been verified"
     start = position - position % identity.segment_bytes
@@ -280,7 +282,7 @@ def _bytes_of(report: VerifyReport, position: int, size: int) -> bytes:
         return segment.read(size)
 
 
-def _groups(run: RunData) -> dict[str, list[Path]]:
+def _group_directories(run: RunData) -> dict[str, list[Path]]:
     groups: dict[str, list[Path]] = {}
     for node in run.info.nodes:
         groups.setdefault(node.group, []).append(run.path(node.directory))
@@ -288,5 +290,5 @@ def _groups(run: RunData) -> dict[str, list[Path]]:
 
 
 def group_of(place: Place) -> str:
-    """The broker group of a place's queue."""
+    """Return the broker group of a place's queue."""
     return place[0].split("/")[1]

@@ -1,4 +1,4 @@
-"""Everything a run knows of its messages: what was sent, and what lay in the queues at the end."""
+"""The messages that clients sent in a run, and the content of the queues at its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dledger_remoting.codes import ResponseCode
 
 SINGLE_SENDS: Final = frozenset({"send", "send-repeating", "send-idempotent", "send-ordered", "send-oneway"})
 LATER_SENDS: Final = frozenset({"send-delayed", "send-half", "send-back", "request"})
-"""Sends whose acknowledgement does not tell where the message will lie."""
+"""Sends whose acknowledgement does not name the place of the message."""
 AT_MOST_ONCE: Final = frozenset({"send", "send-batch", "send-oneway", "send-delayed", "send-half", "request"})
-"""Sends whose client makes one attempt of unknown outcome at most."""
-_LIKELY: Final[tuple[Outcome, ...]] = ("ok", "info", "fail")
+"""Sends whose client makes no further attempt after one of unknown outcome."""
+_MOST_LIKELY_FIRST: Final[tuple[Outcome, ...]] = ("ok", "info", "fail")
 
 Place: TypeAlias = tuple[str, int]
 """A queue's key and a queue offset."""
@@ -27,7 +27,7 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One message that a client tried to send; `place` and `position` are what an acknowledgement said."""
+    """One message that a client tried to send; `place` and `position` are from the acknowledgement."""
 
     value: str
     operation: Operation
@@ -36,7 +36,7 @@ class Sent:
 
     @property
     def outcome(self) -> Outcome:
-        """How its send ended."""
+        """Outcome of its send."""
         return self.operation.outcome
 
     def __str__(self) -> str:
@@ -51,23 +51,23 @@ class Queue:
     key: str
     bounds: tuple[int, int] | None = None
     readers: frozenset[str] = frozenset()
-    """The nodes that it is to be read from."""
+    """The nodes from which it must be read."""
     nodes: dict[str, dict[int, Seen]] = field(default_factory=dict)
 
     @property
     def contents(self) -> Mapping[int, Seen]:
-        """What the node that showed most had; whether nodes differ is another check's business."""
+        """The longest content that a node showed. Another check compares nodes."""
         return max(self.nodes.values(), key=len, default={})
 
     def read_through(self, node: str) -> bool:
-        """Whether a node showed its queue to the end; only then its silence about an offset says something."""
+        """Return True if a node showed its queue to the end. Otherwise a missing offset proves nothing."""
         if self.bounds is None:
             return False
         first, end = self.bounds
         return first >= end or max(self.nodes[node], default=-1) >= end - 1
 
     def unread(self) -> str:
-        """Why the queue is not known as a whole, empty if it is."""
+        """Return the reason why the queue was not read as a whole, empty if it was."""
         if self.bounds is None:
             return f"the offsets of {self.key} could not be read"
         if self.bounds[0] < self.bounds[1]:
@@ -80,9 +80,10 @@ class Queue:
 
 
 class Messages:
-    """Built once for all checks. `trims`: the log is trimmed all the time, also while queues are read at the end.
+    """The messages of a run, gathered once for all checks.
 
-    `readers` are the nodes by broker group, if every one of them is to show everything.
+    `trims` is True if the log is trimmed all the time, even while queues are read at the end. `readers` are the nodes
+    of each broker group that must show all messages.
     """
 
     def __init__(
@@ -109,24 +110,27 @@ class Messages:
                 self._add_scan(operation)
 
     def acknowledged(self) -> Iterator[Sent]:
-        """Messages whose clients were told that they are stored, and where."""
+        """Return the messages whose clients got an acknowledgement with a place."""
         return (sent for sent in self.sent.values() if sent.place is not None)
 
     @cached_property
     def places(self) -> Mapping[str, list[Place]]:
-        """Where each value lay at the end."""
+        """Places of each value at the end."""
         places: dict[str, list[Place]] = {}
         for queue in self.queues.values():
-            for one in queue.contents.values():
-                places.setdefault(one.value, []).append((queue.key, one.offset))
+            for message in queue.contents.values():
+                places.setdefault(message.value, []).append((queue.key, message.offset))
         return places
 
     def read_topics(self) -> set[str]:
-        """Topics whose queues were read at the end."""
+        """Return the topics whose queues were read at the end."""
         return {key.partition("/")[0] for key in self.queues}
 
     def unread(self, keys: Iterable[str]) -> list[str]:
-        """Why these queues, or others of their topics, are not known as a whole; a topic stands for all of its own."""
+        """Return the reasons why these queues, or other queues of their topics, were not read as a whole.
+
+        A topic in place of a key stands for all queues of the topic.
+        """
         wanted = set(keys)
         reasons = []
         for topic in sorted({key.partition("/")[0] for key in wanted}):
@@ -148,10 +152,10 @@ class Messages:
             self.sent[value] = Sent(value, operation)
 
     def _add_later(self, operation: Operation) -> None:
-        """Of a message that was sent back several times, the request that most likely had it stored."""
+        """Keep the request that most likely stored the message, if there were several requests."""
         sent = Sent(str(operation.value), operation)
         known = self.sent.setdefault(sent.value, sent)
-        if _LIKELY.index(sent.outcome) < _LIKELY.index(known.outcome):
+        if _MOST_LIKELY_FIRST.index(sent.outcome) < _MOST_LIKELY_FIRST.index(known.outcome):
             self.sent[sent.value] = sent
 
     def _add_batch(self, operation: Operation) -> None:
@@ -164,7 +168,7 @@ class Messages:
             self.sent[value] = Sent(value, operation, (stored.queue, offset), position)
 
     def _add_bounds(self, operation: Operation) -> None:
-        queue = self._queue(operation.key)
+        queue = self._get_queue(operation.key)
         if operation.outcome == "ok":
             first, end = msgspec.convert(operation.value, tuple[int, int])
             queue.bounds = first, end
@@ -173,7 +177,7 @@ class Messages:
         node = operation.extras.get("node")
         if node is None:
             return  # the topic's queues could not even be listed
-        queue = self._queue(operation.key)
+        queue = self._get_queue(operation.key)
         found = queue.nodes.setdefault(str(node), {})
         if operation.outcome != "ok":
             return
@@ -182,7 +186,7 @@ class Messages:
         if self._trims and pulled.code == ResponseCode.PULL_OFFSET_MOVED and queue.bounds is not None:
             queue.bounds = max(queue.bounds[0], pulled.next_offset), queue.bounds[1]
 
-    def _queue(self, key: str) -> Queue:
+    def _get_queue(self, key: str) -> Queue:
         if key not in self.queues:
             _, _, rest = key.partition("/")
             self.queues[key] = Queue(key, readers=self._readers.get(rest.partition("/")[0], frozenset()))

@@ -7,7 +7,7 @@ from .messages import Sent
 
 
 def reordered(run: RunData) -> Judgement:
-    """A message that was sent after another's acknowledgement lies behind it in their queue, acknowledged or not."""
+    """Check that a message sent after an acknowledgement lies behind the acknowledged message in their queue."""
     findings = Findings()
     queues: dict[str, list[tuple[int, Sent]]] = {}
     for sent in run.messages.acknowledged():
@@ -22,19 +22,24 @@ def reordered(run: RunData) -> Judgement:
     for key, messages in queues.items():
         messages.sort(key=lambda message: message[0])
         checked += len(messages)
-        earliest: Sent | None = None  # acknowledged first among those at higher offsets
+        earliest: Sent | None = None  # the message at a higher offset that was acknowledged first
         for offset, sent in reversed(messages):
-            if earliest is not None and _completed(earliest) < sent.operation.invoke_ns:
+            if earliest is not None and _get_complete_ns(earliest) < sent.operation.invoke_ns:
                 findings.violation(
                     f"{sent} was sent after {earliest} was acknowledged, but lies before it, at {key}@{offset}"
                 )
-            if sent.place == (key, offset) and (earliest is None or _completed(sent) < _completed(earliest)):
+            if sent.place == (key, offset) and (
+                earliest is None or _get_complete_ns(sent) < _get_complete_ns(earliest)
+            ):
                 earliest = sent
     return findings.judged(checked, "messages")
 
 
 def reordered_by_key(run: RunData) -> Judgement:
-    """Messages with one ordering key lie in one queue, in the order of the calls, over repeated attempts."""
+    """Check that messages with one ordering key lie in one queue, in the order of the calls.
+
+    A message may lie twice, because attempts are repeated. Its first copy counts.
+    """
     findings, checked = Findings(), 0
     places = run.messages.places
     last: dict[str, tuple[Sent, str, int]] = {}
@@ -42,7 +47,7 @@ def reordered_by_key(run: RunData) -> Judgement:
     for sent in sorted(calls, key=lambda sent: sent.operation.id):
         where = places.get(sent.value)
         if not where:
-            continue  # lost, or trimmed: judged there
+            continue  # the check `lost` judges messages that are not found
         checked += 1
         queue, offset = min(where, key=lambda place: place[1])
         before = last.get(sent.operation.key)
@@ -55,5 +60,5 @@ def reordered_by_key(run: RunData) -> Judgement:
     return findings.judged(checked, "acknowledged messages with an ordering key", keys=len(last))
 
 
-def _completed(sent: Sent) -> int:
+def _get_complete_ns(sent: Sent) -> int:
     return sent.operation.complete_ns or 0

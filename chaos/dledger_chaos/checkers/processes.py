@@ -1,4 +1,4 @@
-"""Checks of the nodes as processes: whether they run, what they print, and what they use."""
+"""Checks of the nodes' processes: their log lines, their ends, their recovery, their memory and open files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .base import Findings, Judgement, RunData
 MAX_RESIDENT_BYTES: Final = 512 << 20
 MAX_OPEN_FILES: Final = 512
 
-_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3}Z? (?:level=)?(\w+) ")
-_BAD: Final = re.compile(
+_LOG_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3}Z? (?:level=)?(\w+) ")
+_ERROR_LINE: Final = re.compile(
     r"Traceback \(most recent call last\)|^Exception ignored in|was never retrieved$|^Fatal Python"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """An error line that a node may print which one of these kinds of faults has hit, and why."""
+    """An error line that a node may print if a fault of one of these kinds has hit it, and the reason."""
 
     pattern: re.Pattern[str]
     kinds: frozenset[str]
@@ -39,38 +39,44 @@ ALLOWED: Final = (
     ),
     Allowed(
         re.compile(r"event=corruption "),
-        frozenset({"bit-rot", "bit-rot-stopped", "segment-truncated", "segment-deleted"}),
+        frozenset({"bit-rot", "bit-rot-stopped", "segment-truncated", "segment-deleted", "read-fails"}),
         "bytes that do not verify are announced before they are healed",
+    ),
+    Allowed(
+        re.compile(r"event=snapshot_(rotten|invalid|missed) "),
+        frozenset({"snapshot-rot", "read-fails"}),
+        "a snapshot that does not verify is announced before another replica's, or a later one, replaces it",
     ),
 )
 
 
 def unexpected_errors(run: RunData) -> Judgement:
-    """No node prints an error or a traceback that no injected fault explains, and no name server any."""
+    """Check that name servers print no error, and nodes none that no injected fault explains."""
     findings, lines = Findings(), 0
     struck = [event for event in run.events if event.kind == "fault-begin"]
     for node in run.info.nodes:
         kinds = {event.name for event in struck if node.node_id in msgspec.convert(event.fields["nodes"], list[str])}
         readable = False
         for name in node.logs:
-            for record in _printed(run, name, findings):
+            for record in _read_log_records(run, name, findings):
                 lines += 1
-                readable = readable or _RECORD.match(record) is not None
-                if _is_bad(record) and not _is_allowed(record, kinds):
+                readable = readable or _LOG_RECORD.match(record) is not None
+                if _is_error(record) and not _is_allowed(record, kinds):
                     findings.violation(f"{node.node_id}: {record[:300]}")
         if not readable:
             findings.doubt(f"{node.node_id} left no line of the log's layout")
     for name in run.info.other_logs:
-        for record in _printed(run, name, findings):
+        for record in _read_log_records(run, name, findings):
             lines += 1
-            if _is_bad(record):
+            if _is_error(record):
                 findings.violation(f"{name}: {record[:300]}")
     return findings.judged(lines, "log lines")
 
 
 def ended(run: RunData) -> Judgement:
-    """A node's process ends only if it is told to, or if a fault is in force over which it may stop by itself; a name
-    server's never does.
+    """Check that a node's process ends only on request, or during a fault that allows it to stop.
+
+    A name server's process never ends by itself.
     """
     findings = Findings()
     for event in run.events:
@@ -85,9 +91,9 @@ def ended(run: RunData) -> Judgement:
 
 
 def recovered(run: RunData) -> Judgement:
-    """Once everything is healed all nodes run, follow one leader and have applied what was committed, within 90 s.
+    """Check that, within 90 s of healing, all nodes run, follow one leader and have applied all committed entries.
 
-    Of a run in which nothing struck, or in which clients got nothing done, nobody knows.
+    The verdict is unknown for a run without faults, or one in which no operation of a client succeeded.
     """
     findings = Findings()
     phases = {event.name: event.time_ns for event in run.events if event.kind == "phase"}
@@ -98,9 +104,9 @@ def recovered(run: RunData) -> Judgement:
     if run.info.faults and not struck:
         findings.doubt(f"none of the faults was injected: {', '.join(run.info.faults)}")
     end_ns = phases.get("final-reads", run.info.end_ns)
-    worked = {one.workload for one in run.operations if one.outcome == "ok" and one.invoke_ns < end_ns}
+    busy_workloads = {one.workload for one in run.operations if one.outcome == "ok" and one.invoke_ns < end_ns}
     for workload in run.info.workloads:
-        if workload not in worked:
+        if workload not in busy_workloads:
             findings.doubt(f"the workload {workload} got nothing done")
     if "heal" not in phases:
         return findings.judged(0, "healed runs")
@@ -114,7 +120,7 @@ def recovered(run: RunData) -> Judgement:
 
 
 def resources(run: RunData) -> Judgement:
-    """No node's memory or open files grow beyond a bound."""
+    """Check that no node's memory or number of open files grows beyond a bound."""
     findings, resident, files = Findings(), 0, 0
     sampled: list[str] = []
     for event in run.events:
@@ -130,26 +136,26 @@ def resources(run: RunData) -> Judgement:
 
 
 def _doubt_unseen(run: RunData, findings: Findings, seen: Iterable[str], why: str) -> None:
-    """Nothing is known of a node that the observer has not seen."""
+    """Note a doubt about each node that is missing in `seen`."""
     for node_id in sorted({node.node_id for node in run.info.nodes}.difference(seen)):
         findings.doubt(f"{node_id} {why}")
 
 
-def _printed(run: RunData, name: str, findings: Findings) -> list[str]:
-    """The records of a log file; none, and a doubt, if it cannot be read."""
+def _read_log_records(run: RunData, name: str, findings: Findings) -> list[str]:
+    """Return the records of a log file. If the file cannot be read, note a doubt and return none."""
     try:
         text = run.path(name).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         findings.doubt(f"{name} cannot be read: {error.strerror}")
         return []
-    return list(_log_records(text.splitlines()))
+    return list(_split_records(text.splitlines()))
 
 
-def _log_records(lines: Iterable[str]) -> Iterator[str]:
-    """Log records with the lines that belong to them, such as a traceback."""
+def _split_records(lines: Iterable[str]) -> Iterator[str]:
+    """Yield log records with the lines that belong to them, such as a traceback."""
     record: list[str] = []
     for line in lines:
-        if _RECORD.match(line) and record:
+        if _LOG_RECORD.match(line) and record:
             yield "\n".join(record)
             record = []
         record.append(line)
@@ -157,11 +163,11 @@ def _log_records(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(record)
 
 
-def _is_bad(record: str) -> bool:
-    level = _RECORD.match(record)
+def _is_error(record: str) -> bool:
+    level = _LOG_RECORD.match(record)
     if level is not None and level[1] in {"ERROR", "CRITICAL"}:
         return True
-    return any(_BAD.search(line) for line in record.splitlines())
+    return any(_ERROR_LINE.search(line) for line in record.splitlines())
 
 
 def _is_allowed(record: str, kinds: set[str]) -> bool:

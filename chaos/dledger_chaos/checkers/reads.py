@@ -1,4 +1,4 @@
-"""Checks of what was read while faults struck."""
+"""Checks of the messages and offsets that readers got."""
 
 from __future__ import annotations
 
@@ -19,75 +19,77 @@ from .messages import Place, Sent
 from .recovery import fault_spans
 
 ROTS: Final = "bit-rot"
-"""The fault under which a running node serves what it cannot know to be damaged."""
+"""Name of the fault under which a running node may serve damaged data without noticing."""
 
 
 def two_values(run: RunData) -> Judgement:
-    """Whoever reads a queue offset, whenever and on whichever node, finds the same message at the same byte."""
+    """Check that all reads of a queue offset, on all nodes, find the same message at the same byte."""
     findings, checked = Findings(), 0
-    held: dict[Place, Seen] = {}
-    for operation, one in _reads(run, "pull", "scan", "deliver"):
+    first_reads: dict[Place, Seen] = {}
+    for operation, message in _iter_reads(run, "pull", "scan", "deliver"):
         checked += 1
-        before = held.setdefault((operation.key, one.offset), one)
-        if before.position < 0:
-            held[operation.key, one.offset] = one  # a client that does not tell the byte
-        moved = before.position != one.position and before.position >= 0 and one.position >= 0
-        if before.value != one.value or moved:
+        first_read = first_reads.setdefault((operation.key, message.offset), message)
+        if first_read.position < 0:
+            first_reads[operation.key, message.offset] = message  # a client that does not report the byte
+        moved = first_read.position != message.position and first_read.position >= 0 and message.position >= 0
+        if first_read.value != message.value or moved:
             findings.violation(
-                f"{operation.key}@{one.offset} held {before.value} at byte {before.position} and {one.value} at byte "
-                f"{one.position} (read by {operation.process}, operation {operation.id})"
+                f"{operation.key}@{message.offset} held {first_read.value} at byte {first_read.position} and "
+                f"{message.value} at byte {message.position} (read by {operation.process}, operation {operation.id})"
             )
-    return findings.judged(checked, "reads of a message", offsets=len(held))
+    return findings.judged(checked, "reads of a message", offsets=len(first_reads))
 
 
 def dirty(run: RunData) -> Judgement:
-    """What was read, of any node at any time, is there at the end: nothing uncommitted is ever shown.
+    """Check that every message that any node returned is stored at the end: uncommitted messages are never shown.
 
-    What was trimmed meanwhile is at least not refused, and no other message was acknowledged in its place.
+    A message that was trimmed meanwhile must not have been refused, and no other message was acknowledged in its place.
     """
     findings, checked, trimmed = Findings(), 0, 0
     acknowledged = {sent.place: sent.value for sent in run.messages.acknowledged()}
-    for reason in run.messages.unread(_read_keys(run)):
+    for reason in run.messages.unread(_find_read_keys(run)):
         findings.doubt(reason)
-    for operation, one in _reads(run, "pull", "deliver"):
+    for operation, message in _iter_reads(run, "pull", "deliver"):
         queue = run.messages.queues.get(operation.key)
         if queue is None or queue.bounds is None:
             continue
-        if one.offset < queue.bounds[0]:
+        if message.offset < queue.bounds[0]:
             trimmed += 1
-            why = _never_there(run.messages.sent.get(one.value), one, acknowledged.get((operation.key, one.offset)))
+            why = _explain_impossible_read(
+                run.messages.sent.get(message.value), message, acknowledged.get((operation.key, message.offset))
+            )
             if why:
                 findings.violation(
-                    f"{operation.process} read {one.value} at {operation.key}@{one.offset} (operation {operation.id}), "
-                    f"which is trimmed now: {why}"
+                    f"{operation.process} read {message.value} at {operation.key}@{message.offset} "
+                    f"(operation {operation.id}), which is trimmed now: {why}"
                 )
             continue
         checked += 1
-        now = queue.contents.get(one.offset)
-        if now is None and queue.unread():
+        final = queue.contents.get(message.offset)
+        if final is None and queue.unread():
             continue
-        if now is None or now.value != one.value:
-            there = "nothing" if now is None else now.value
+        if final is None or final.value != message.value:
+            final_value = "nothing" if final is None else final.value
             findings.violation(
-                f"{operation.process} read {one.value} at {operation.key}@{one.offset} (operation {operation.id}); "
-                f"at the end it holds {there}"
+                f"{operation.process} read {message.value} at {operation.key}@{message.offset} "
+                f"(operation {operation.id}); at the end it holds {final_value}"
             )
     return findings.judged(checked, "reads of a message", trimmed=trimmed)
 
 
-def _never_there(sent: Sent | None, one: Seen, acknowledged: str | None) -> str:
-    """Why what was read cannot have been stored there, as far as clients were told; empty if it can."""
+def _explain_impossible_read(sent: Sent | None, message: Seen, acknowledged: str | None) -> str:
+    """Return the reason why a read message cannot have been stored at its place, empty if it can."""
     if sent is None:
         return "nobody sent it"
     if sent.outcome == "fail":
         return "it was refused"
-    return "" if acknowledged in {None, one.value} else f"{acknowledged} was acknowledged there"
+    return "" if acknowledged in {None, message.value} else f"{acknowledged} was acknowledged there"
 
 
 def unreadable(run: RunData) -> Judgement:
-    """A message can be found by id, by key and below its queue's end as soon as it is acknowledged.
+    """Check that a message is found by id, by key and below its queue's end as soon as it is acknowledged.
 
-    No pull passes over a message between those that it brings.
+    A pull returns consecutive messages, and the offset behind the last one.
     """
     findings, checked = Findings(), 0
     ends = _AcknowledgedEnds(run)
@@ -106,7 +108,7 @@ def unreadable(run: RunData) -> Judgement:
         elif operation.f in {"end", "pull"}:
             at_least = ends.before(operation.key, operation.invoke_ns)
             if operation.f == "end":
-                told = int(str(operation.value))
+                reported_end = int(str(operation.value))
             else:
                 pulled = extras(operation, Pulled)
                 if found := [one.offset for one in seen(operation)]:
@@ -118,23 +120,23 @@ def unreadable(run: RunData) -> Judgement:
                         )
                 if pulled.code != ResponseCode.PULL_OFFSET_MOVED or pulled.next_offset >= pulled.offset:
                     continue
-                told = pulled.next_offset
+                reported_end = pulled.next_offset
             checked += 1
-            if told < at_least:
+            if reported_end < at_least:
                 findings.violation(
-                    f"{operation.key}: the end was said to be {told} by operation {operation.id}, "
+                    f"{operation.key}: the end was said to be {reported_end} by operation {operation.id}, "
                     f"after offset {at_least - 1} had been acknowledged"
                 )
     return findings.judged(checked, "look-ups")
 
 
 def retention(run: RunData) -> Judgement:
-    """A read below a queue's first offset is answered 21 with the offset to go on at, at the end by every node.
+    """Check that a read below a queue's first offset is answered 21, with the offset at which to continue.
 
-    A queue loses only what the log has lost: its first offset never runs ahead of the log's beginning.
+    A queue loses a message only if the log has lost it: its first offset never runs ahead of the log's beginning.
     """
     findings, checked = Findings(), 0
-    for reason in _left_behind(run):
+    for reason in _iter_silent_nodes(run):
         findings.doubt(reason)
     for operation in run.operations:
         if operation.f != "pull" or operation.outcome != "ok":
@@ -168,32 +170,32 @@ def retention(run: RunData) -> Judgement:
     return findings.judged(checked, "reads below the first offset")
 
 
-def _left_behind(run: RunData) -> Iterator[str]:
-    """Which nodes have told no reader where to go on who came too late when everything had healed."""
+def _iter_silent_nodes(run: RunData) -> Iterator[str]:
+    """Yield a reason for each node that, after all faults were healed, told a late reader no offset to continue at."""
     final_ns = max((event.time_ns for event in run.events if event.name == "final-reads"), default=run.info.end_ns)
     last: dict[str, dict[str, Operation]] = {}
     for operation in run.operations:
         if operation.f == "pull" and operation.invoke_ns >= final_ns:
             queue = run.messages.queues.get(operation.key)
-            if queue is not None and queue.bounds is not None and _asked(operation) < queue.bounds[0]:
+            if queue is not None and queue.bounds is not None and _get_requested_offset(operation) < queue.bounds[0]:
                 last.setdefault(operation.key, {})[str(operation.extras["node"])] = operation
     for key, by_node in last.items():
         for node, operation in by_node.items():
             moved = operation.outcome == "ok" and extras(operation, Pulled).code == ResponseCode.PULL_OFFSET_MOVED
-            if not (moved and extras(operation, Pulled).next_offset > _asked(operation)):
-                yield f"{node} was asked for {key}@{_asked(operation)}, and told nobody where to go on"
+            if not (moved and extras(operation, Pulled).next_offset > _get_requested_offset(operation)):
+                yield f"{node} was asked for {key}@{_get_requested_offset(operation)}, and told nobody where to go on"
         for node in sorted(run.messages.queues[key].readers - by_node.keys()):
-            yield f"{node} was not asked for what {key} has no more"
+            yield f"{node} was not asked for trimmed offsets of {key}"
 
 
-def _asked(pull: Operation) -> int:
+def _get_requested_offset(pull: Operation) -> int:
     return msgspec.convert(pull.extras["offset"], int)
 
 
-def _reads(run: RunData, *functions: str) -> Iterator[tuple[Operation, Seen]]:
-    """Every message that was read, but for damaged ones from a node whose bits rot while it runs.
+def _iter_reads(run: RunData, *functions: str) -> Iterator[tuple[Operation, Seen]]:
+    """Yield every message that was read, except damaged messages from a node under bit rot.
 
-    Such a node cannot know before it looks: the body's CRC tells its clients.
+    Such a node does not verify the bytes that it serves. Clients notice the damage by the body's CRC.
     """
     spans = fault_spans(run.events)
     rotting = [
@@ -206,23 +208,23 @@ def _reads(run: RunData, *functions: str) -> Iterator[tuple[Operation, Seen]]:
             if operation.f == "deliver":
                 yield operation, msgspec.convert(operation.value, Seen)
                 continue
-            rots = any(
+            is_rotting = any(
                 [operation.extras.get("node")] == nodes
                 and (operation.complete_ns or end_ns) >= begin_ns
                 and operation.invoke_ns <= end_ns
                 for nodes, begin_ns, end_ns in rotting
             )
-            for one in seen(operation):
-                if not (rots and one.value.startswith(DAMAGED_PREFIX)):
-                    yield operation, one
+            for message in seen(operation):
+                if not (is_rotting and message.value.startswith(DAMAGED_PREFIX)):
+                    yield operation, message
 
 
-def _read_keys(run: RunData) -> set[str]:
+def _find_read_keys(run: RunData) -> set[str]:
     return {operation.key for operation in run.operations if operation.f in {"pull", "deliver"}}
 
 
 class _AcknowledgedEnds:
-    """By queue and time: the end offset that acknowledgements have proved by then."""
+    """End offsets of queues over time, as acknowledgements prove them."""
 
     def __init__(self, run: RunData) -> None:
         moments: dict[str, list[tuple[int, int]]] = {}
@@ -232,13 +234,13 @@ class _AcknowledgedEnds:
             moments.setdefault(sent.place[0], []).append((sent.operation.complete_ns, sent.place[1] + 1))
         self._times: dict[str, list[int]] = {}
         self._ends: dict[str, list[int]] = {}
-        for key, found in moments.items():
-            found.sort()
+        for key, acknowledgements in moments.items():
+            acknowledgements.sort()
             highest = 0
-            self._times[key] = [time_ns for time_ns, _ in found]
-            self._ends[key] = [highest := max(highest, end) for _, end in found]
+            self._times[key] = [time_ns for time_ns, _ in acknowledgements]
+            self._ends[key] = [highest := max(highest, end) for _, end in acknowledgements]
 
     def before(self, key: str, time_ns: int) -> int:
-        """The highest end offset acknowledged before a time, 0 if none was."""
+        """Return the highest end offset acknowledged before a time, 0 without an acknowledgement."""
         count = bisect_left(self._times.get(key, []), time_ns)
         return self._ends[key][count - 1] if count else 0

@@ -1,14 +1,14 @@
-"""Checker of how long clients had to wait while a fault was in force."""
+"""Check of the waits of clients while a fault was in force."""
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from typing import Final
+from typing import Any, Final, cast
 
 from dledger_chaos.history import Event
 
@@ -18,17 +18,17 @@ FAILOVER_FAULT: Final = "kill-leader"
 P50_SECONDS: Final = 1.5
 P99_SECONDS: Final = 3.0
 CLIENTS: Final = ("one-0", "one-1")
-"""Processes of the append workload that send one message after the other, a few milliseconds apart."""
+"""Names of the processes of the workload `append` that send one message after another, a few milliseconds apart."""
 
 SETTLE_S: Final = 2.0
-"""A fault counts alone if no other was in force within this time before it."""
+"""Minimum time in seconds without another fault before a fault, so that it counts as alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The longest time between two acknowledgements of one client that reaches into a fault's time.
+    """The longest wait of one client for an acknowledgement that overlaps with a fault.
 
-    A client that got none after the fault waited until it was told to stop.
+    A client without an acknowledgement after the fault waited until it was stopped.
     """
 
     fault: str
@@ -37,11 +37,11 @@ class Gap:
     begin_ns: int
     seconds: float
     alone: bool
-    """No other fault was in force from shortly before it to its end."""
+    """True if no other fault was in force during the fault and `SETTLE_S` before it."""
 
 
 def client_gaps(run: RunData) -> list[Gap]:
-    """The gaps of all faults that were injected and have ended."""
+    """Return the gaps of all faults that were injected and have ended."""
     acknowledged = {
         client: sorted(
             operation.complete_ns or 0
@@ -73,8 +73,25 @@ def client_gaps(run: RunData) -> list[Gap]:
     return gaps
 
 
+def send_latencies(run: RunData) -> dict[str, list[float]]:
+    """Return the latencies in ms of acknowledged single sends that began during a fault, by the fault's name."""
+    void = {event.fields["id"] for event in run.events if event.fields.get("injected") is False}
+    sends = sorted(
+        (operation.invoke_ns, (operation.complete_ns or 0) - operation.invoke_ns)
+        for operation in run.of("append", "send", outcome="ok")
+        if operation.process in CLIENTS
+    )
+    begun = [invoke_ns for invoke_ns, _ in sends]
+    latencies: dict[str, list[float]] = {}
+    for number, (name, begin_ns, end_ns) in fault_spans(run.events).items():
+        if number not in void:
+            during = sends[bisect_left(begun, begin_ns) : bisect_left(begun, end_ns)]
+            latencies.setdefault(name, []).extend(took_ns / 1e6 for _, took_ns in during)
+    return {name: latencies_ms for name, latencies_ms in latencies.items() if latencies_ms}
+
+
 def fault_spans(events: Sequence[Event]) -> dict[int, tuple[str, int, int]]:
-    """Name, begin and end of every fault that has ended, by its id."""
+    """Return name, begin and end of every fault that has ended, by its id."""
     begins: dict[int, Event] = {}
     spans: dict[int, tuple[str, int, int]] = {}
     for event in events:
@@ -88,30 +105,43 @@ def fault_spans(events: Sequence[Event]) -> dict[int, tuple[str, int, int]]:
     return spans
 
 
+def struck_faults(events: Sequence[Event]) -> Iterator[tuple[Event, str, Mapping[str, Any]]]:
+    """Yield the event, kind and values of each fault that began. Faults that struck together come one by one."""
+    for event in events:
+        if event.kind != "fault-begin":
+            continue
+        values = cast("Mapping[str, Any]", event.fields.get("fault", {}))
+        if "kinds" not in values:
+            yield event, event.name, values
+            continue
+        for kind, act in zip(values["kinds"], values["acts"], strict=True):
+            yield event, kind, act["fault"]
+
+
 def times_of_faults(run: RunData) -> list[tuple[int, int]]:
-    """Begin and end of every fault; one that has not ended goes on for ever."""
+    """Return begin and end of every fault. A fault that has not ended has no upper bound."""
     spans = fault_spans(run.events)
     begins = [event for event in run.events if event.kind == "fault-begin"]
     return [spans.get(int(str(event.fields["id"])), ("", event.time_ns, sys.maxsize))[1:] for event in begins]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of all values do not exceed."""
+    """Return the smallest value that at least `share` of all values do not exceed."""
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
 def failover_waits(run: RunData) -> list[float]:
-    """How many seconds clients waited when a leader was killed while nothing else was wrong."""
+    """Return the waits of clients in seconds when a leader was killed and no other fault was in force."""
     return [gap.seconds for gap in client_gaps(run) if gap.fault == FAILOVER_FAULT and gap.alone]
 
 
 def failover_measured(run: RunData) -> bool:
-    """Whether a leader was killed while nothing else was wrong."""
+    """Return True if a leader was killed while no other fault was in force."""
     return bool(failover_waits(run))
 
 
 def failover(run: RunData) -> Judgement:
-    """Clients wait at most 1.5 s (median) and 3 s (99 %) when a leader is killed and nothing else is wrong."""
+    """Check that clients wait at most 1.5 s (median) and 3 s (99 %) when only a leader is killed."""
     findings = Findings()
     seconds = failover_waits(run)
     if not seconds:

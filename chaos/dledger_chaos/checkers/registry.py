@@ -1,4 +1,4 @@
-"""Every check there is, by the name that its promise has in `docs/promises.md`."""
+"""The list of all checks. `docs/promises.md` has the same names and promises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from . import (
     assignments,
     committed,
     consuming,
+    grey,
     later,
     linearizability,
     locks,
@@ -19,6 +20,7 @@ from . import (
     recovery,
     replies,
     resets,
+    standing,
     stored,
     traces,
     transactions,
@@ -38,15 +40,15 @@ _READS: Final = frozenset(
     }
 )
 _OURS: Final = frozenset({"local"})
-"""Targets whose directories are those of this project's brokers."""
+"""Targets whose nodes are this project's brokers."""
 _OUR_NODES: Final = frozenset({"local", "register"})
-"""Targets whose processes are this project's, and print its log lines."""
+"""Targets whose nodes run this project's code and print its log lines."""
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check("lost", "an acknowledged message stays where it was stored, on every node", stored.lost, _MESSAGES),
-    Check("phantom", "nothing is stored that nobody sent", stored.phantom, _MESSAGES),
-    Check("refused", "what was refused as not stored is not stored", stored.refused, _MESSAGES),
-    Check("duplicated", "what was sent once is stored once", stored.duplicated, _MESSAGES),
+    Check("phantom", "every stored message was sent by a client", stored.phantom, _MESSAGES),
+    Check("refused", "a send that was refused as not stored is not stored", stored.refused, _MESSAGES),
+    Check("duplicated", "a message that was sent once is stored once", stored.duplicated, _MESSAGES),
     Check(
         "idempotent",
         "an idempotent send is stored once, however often it is repeated",
@@ -58,7 +60,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("offset-given-twice", "no queue offset is given to two messages", stored.offset_given_twice, _MESSAGES),
     Check("gaps", "queue offsets have no gaps", stored.gaps, _MESSAGES),
     Check("torn-batch", "a batch is stored whole or not at all", stored.torn_batch, frozenset({"append"})),
-    Check("reordered", "what is sent after an acknowledgement lies behind it", order.reordered, _MESSAGES),
+    Check(
+        "reordered",
+        "a message that is sent after an acknowledgement lies behind the acknowledged message",
+        order.reordered,
+        _MESSAGES,
+    ),
     Check(
         "key-order", "messages with one ordering key keep their order", order.reordered_by_key, frozenset({"ordered"})
     ),
@@ -69,41 +76,59 @@ CHECKS: Final[tuple[Check, ...]] = (
         _MESSAGES | {"registers"},
         _OUR_NODES,
     ),
-    Check("unqueued", "what is in the log is in its queue, and the other way round", logs.unqueued, _MESSAGES, _OURS),
+    Check(
+        "unqueued",
+        "every message of the log is in its queue, and every message of a queue is in the log",
+        logs.unqueued,
+        _MESSAGES,
+        _OURS,
+    ),
     Check(
         "orphaned",
-        "an acknowledged message was in its topic, even if that is deleted meanwhile",
+        "an acknowledged message was stored in its topic, even if the topic is deleted meanwhile",
         logs.orphaned,
         frozenset({"passing"}),
         _OURS,
     ),
-    Check("two-values", "a queue offset holds one message for ever", reads.two_values, _MESSAGES),
-    Check("dirty-read", "only what stays is ever shown to a reader", reads.dirty, _READS),
+    Check("two-values", "a queue offset never holds two different messages", reads.two_values, _MESSAGES),
+    Check("dirty-read", "readers are shown only messages that stay stored", reads.dirty, _READS),
     Check(
         "unreadable",
-        "an acknowledged message can be found at once",
+        "an acknowledged message can be read at once, by offset, id and key",
         reads.unreadable,
         frozenset({"append", "followers"}),
     ),
-    Check("retention", "a reader who comes too late is told where to go on", reads.retention, frozenset({"retention"})),
+    Check(
+        "retention",
+        "a reader of trimmed messages is told the offset to go on at",
+        reads.retention,
+        frozenset({"retention"}),
+    ),
     Check("offset-back", "a committed consumer offset does not go back", committed.offset_back, frozenset({"offsets"})),
-    Check("undelivered", "a consumer group is given everything", consuming.undelivered, frozenset(consuming.GROUPS)),
+    Check("undelivered", "a consumer group is given every message", consuming.undelivered, frozenset(consuming.GROUPS)),
+    Check(
+        "standing-still",
+        "once faults are healed, a queue's messages reach each group within 8 s, and ordered consumers within 75 s",
+        standing.standing_still,
+        standing.WORKLOADS,
+        happened=standing.converged,
+    ),
     Check(
         "delivery-order",
-        "a consumer group is first given a queue's messages in order",
+        "the first deliveries of a queue's messages to a consumer group are in order",
         consuming.delivered_out_of_order,
         frozenset({"consumers"}),
     ),
     Check(
         "due",
-        "a delayed message is delivered once, not before it is due, and never once it was answered as taken back",
+        "a delayed message is delivered once, not before it is due, and never if its recall was acknowledged",
         later.due,
         frozenset({"delays"}),
         _OURS,
     ),
     Check(
         "punctual",
-        "while nothing is wrong, 99 of 100 delayed messages come within a second after they are due",
+        "without faults, 99 of 100 delayed messages are delivered within a second after they are due",
         later.punctual,
         frozenset({"delays"}),
         _OURS,
@@ -111,26 +136,33 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "dead-letter",
-        "a message that is sent back comes again once for each acknowledgement, later, or is a dead letter",
+        "a message that is sent back is delivered again later, once for each acknowledgement, or is a dead letter",
         later.sent_back,
         frozenset({"retries"}),
         _OURS,
     ),
     Check(
         "half",
-        "a transaction is seen once if it is committed, not before that is asked for, and never if it is rolled back",
+        "a transaction is seen once if it is committed, not before a client asks for the commit, and never if it is "
+        "rolled back",
         transactions.half,
         frozenset({"transactions"}),
         _OURS,
     ),
     Check(
         "unasked",
-        "a transaction that nobody ends is asked about",
+        "brokers ask a producer about a transaction that no client ends",
         transactions.unasked,
         frozenset({"transactions"}),
         _OURS,
     ),
-    Check("lock", "one member of a group at a time has a queue", locks.one_owner, frozenset({"locks"}), _OURS),
+    Check(
+        "lock",
+        "one member of a consumer group at a time has the lock of a queue",
+        locks.one_owner,
+        frozenset({"locks"}),
+        _OURS,
+    ),
     Check(
         "in-turn",
         "ordered consumers handle a queue's messages one by one in order, one member at a time",
@@ -139,40 +171,41 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "popped",
-        "a popped message is hidden for its time, comes again once for each delivery that is over, never after an "
-        "answered acknowledgement, and is acknowledged in the end",
+        "a popped message is hidden for its invisible time. After each delivery it is delivered again once, but never "
+        "after an answered acknowledgement. In the end it is acknowledged",
         pops.popped,
         frozenset({"pops"}),
         _OURS,
     ),
     Check(
         "popped-in-turn",
-        "a queue that is popped in order shows nothing before all in front of it is acknowledged",
+        "a queue that is popped in order shows a message only after all earlier messages are acknowledged",
         pops.in_order,
         frozenset({"pops"}),
         _OURS,
     ),
     Check(
         "replied",
-        "a request ends with a reply of its own, or with its time; a replier that hears 0 was heard",
+        "a request ends with its own reply, or with its time limit; if a replier is answered 0, its reply was "
+        "delivered",
         replies.replied,
         frozenset({"replies"}),
         _OURS,
     ),
     Check(
         "reset",
-        "a consumer group that is reset goes on there, and no commit of what was read before undoes that",
+        "a consumer group goes on at the offset of its reset, and no commit of earlier reads undoes that",
         resets.obeyed,
         frozenset({"resets"}),
         _OURS,
     ),
     Check(
         "filtered",
-        "a group that filters, by SQL92, tags or class, is given every message that its filter takes, and no other",
+        "a consumer group with a filter (SQL92, tags or class) is given every message that matches, and no other",
         consuming.filtered,
         frozenset({"filtered"}),
     ),
-    Check("broadcast", "a member that broadcasts is given everything", consuming.broadcast, frozenset({"broadcast"})),
+    Check("broadcast", "a broadcasting member is given every message", consuming.broadcast, frozenset({"broadcast"})),
     Check(
         "assigned",
         "members of a consumer group share its queues as the brokers assign them",
@@ -182,14 +215,22 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "request-mode",
-        "how a consumer group is told to consume is what was set last, whoever leads",
+        "under every leader, a consumer group's request mode is the mode that was set last",
         linearizability.request_modes,
         frozenset({"assignments"}),
         _OURS,
     ),
-    Check("traced", "a trace tells of a send what its producer was told", traces.traced, frozenset({"filtered"})),
     Check(
-        "catalogue", "topics and groups are what they were made", linearizability.catalogue, frozenset({"catalogue"})
+        "traced",
+        "the trace of a send says the same as the answer to the producer",
+        traces.traced,
+        frozenset({"filtered"}),
+    ),
+    Check(
+        "catalogue",
+        "topics and consumer groups exist from their creation to their deletion",
+        linearizability.catalogue,
+        frozenset({"catalogue"}),
     ),
     Check(
         "linearizable",
@@ -199,16 +240,24 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "failover",
-        "after the kill of a leader clients wait at most 1.5 s in half of all cases, 3 s in 99 of 100",
+        "after the kill of a leader, clients wait at most 1.5 s in half of all cases, and 3 s in 99 of 100",
         recovery.failover,
         frozenset({"append"}),
         _OURS,
         recovery.failover_measured,
     ),
+    Check(
+        "grey",
+        "beside a node whose disk, network or processor is ten times slower, clients wait at most 5 s",
+        grey.beside_a_grey_node,
+        frozenset({"append"}),
+        _OURS,
+        grey.measured,
+    ),
     Check("recovered", "once faults are healed, a group is whole again within 90 s", processes.recovered),
     Check(
         "ended",
-        "a node ends only if it is told to, or its disk fails, a name server never",
+        "a node ends only on request or if its disk fails; a name server never ends by itself",
         processes.ended,
         targets=_OUR_NODES,
     ),

@@ -1,4 +1,4 @@
-"""Check of requests that wait for replies: what their producers got beside what repliers sent, and were told."""
+"""Check of requests whose producers wait for replies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .base import Findings, Judgement, RunData
 
 
 def replied(run: RunData) -> Judgement:
-    """A request ends with a reply to itself, which no other request has got, or without any when its time is over.
+    """Check that a request ends with its own reply, or without a reply after its time limit.
 
-    Whoever replied and was told 0 was heard: a requester that waited in vain had no such reply. When everything is
-    healed each request is answered.
+    If a replier was answered 0, its reply has reached the requester. So a requester whose time limit passed had no such
+    reply. Once all faults are healed, each request gets a reply.
     """
-    findings, got = Findings(), 0
+    findings, replied_count = Findings(), 0
     sent: dict[str, list[Operation]] = {}
     for reply in run.of(replies.NAME, "reply"):
         sent.setdefault(reply.key, []).append(reply)
@@ -23,25 +23,25 @@ def replied(run: RunData) -> Judgement:
     owners: dict[str, str] = {}
     for request in requests:
         value = str(request.value)
-        told = extras(request, Replied)
+        answer = extras(request, Replied)
         if request.outcome == "ok":
-            got += 1
-            _judge_reply(request, told.reply, sent.get(value, []), findings)
-            other = owners.setdefault(told.reply, value)
+            replied_count += 1
+            _judge_reply(request, answer.reply, sent.get(value, []), findings)
+            other = owners.setdefault(answer.reply, value)
             if other != value:
-                findings.violation(f"{other} and {value} have both got {told.reply}")
+                findings.violation(f"{other} and {value} have both got {answer.reply}")
         elif request.process == replies.FINAL:
             findings.violation(f"{value} was asked when everything was healed, and has no reply: {request.error}")
         elif request.complete_ns is None:
             findings.violation(f"{value} waited until the end of the run")
-        elif told.waited:
+        elif answer.waited:
             _judge_silence(request, sent.get(value, []), findings)
-    unheard = sum(reply.outcome != "ok" for each in sent.values() for reply in each)
-    return findings.judged(len(requests), "requests", replied=got, replies_refused=unheard)
+    refused_count = sum(reply.outcome != "ok" for each in sent.values() for reply in each)
+    return findings.judged(len(requests), "requests", replied=replied_count, replies_refused=refused_count)
 
 
 def _judge_reply(request: Operation, got: str, sent: list[Operation], findings: Findings) -> None:
-    """A requester has got what somebody replied to it."""
+    """Judge that a replier had sent the reply that a requester got."""
     if not any(reply.value == got for reply in sent):
         findings.violation(f"{request.value} has got {got} (operation {request.id}), which nobody replied to it")
     elif all(reply.invoke_ns > (request.complete_ns or 0) for reply in sent if reply.value == got):
@@ -49,10 +49,10 @@ def _judge_reply(request: Operation, got: str, sent: list[Operation], findings: 
 
 
 def _judge_silence(request: Operation, sent: list[Operation], findings: Findings) -> None:
-    """A requester that waited in vain had no reply that its replier knows to have arrived."""
+    """Judge that no replier was answered 0 while a requester waited without getting a reply."""
     for reply in sent:
         if reply.outcome == "ok" and (reply.complete_ns or 0) < (request.complete_ns or 0):
             findings.violation(
-                f"{request.value} waited in vain (operation {request.id}), and {reply.process} was told that "
+                f"{request.value} got no reply in time (operation {request.id}), but {reply.process} was told that "
                 f"{reply.value} had arrived (operation {reply.id})"
             )

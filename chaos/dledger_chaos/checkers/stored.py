@@ -1,4 +1,4 @@
-"""Checks of what lay in the queues at the end against what clients were told."""
+"""Checks that compare the content of the queues at the end with the answers that clients got."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import msgspec
 from .base import Findings, Judgement, RunData
 from .logs import first_kept, group_of
 from .messages import AT_MOST_ONCE, Messages, Place, Sent
+from .recovery import struck_faults
 
 
 def lost(run: RunData) -> Judgement:
-    """Every acknowledged message lies, on every node, at the queue offset that its acknowledgement named.
+    """Check that every acknowledged message lies, on every node, at the queue offset of its acknowledgement.
 
-    Messages below a queue's first offset were trimmed by retention; `retention` judges whether they might be. Where
-    nothing trims, only those count as trimmed that the log has lost.
+    With the workload `retention`, messages below a queue's first offset count as trimmed, and the check `retention`
+    judges the trims. Without it, they count as trimmed only if the log was trimmed beyond their position.
     """
     findings, trimmed, checked = Findings(), 0, 0
     messages = run.messages
@@ -30,7 +31,7 @@ def lost(run: RunData) -> Judgement:
             continue
         first, end = queue.bounds
         if offset < first:
-            # Some clients do not tell at which byte it lies.
+            # Some clients do not report the position of the message, which is -1 then.
             if trims or max(sent.position, 0) < kept.get(group_of(sent.place), 0):
                 trimmed += 1
             else:
@@ -53,23 +54,23 @@ def lost(run: RunData) -> Judgement:
 
 
 def phantom(run: RunData) -> Judgement:
-    """Every message in a queue is one that a client sent, byte for byte."""
+    """Check that a client sent every message in a queue, byte for byte."""
     findings, checked = Findings(), 0
     for queue in run.messages.queues.values():
         for node, contents in queue.nodes.items():
-            for one in contents.values():
+            for message in contents.values():
                 checked += 1
-                if one.value not in run.messages.sent:
-                    findings.violation(f"{queue.key}@{one.offset} on {node}: nobody sent {one.value}")
+                if message.value not in run.messages.sent:
+                    findings.violation(f"{queue.key}@{message.offset} on {node}: nobody sent {message.value}")
     return findings.judged(checked, "stored messages, counted on every node")
 
 
 def refused(run: RunData) -> Judgement:
-    """A message that was refused with 14 or 2, or that the client is certain not to have sent, is in no queue."""
+    """Check that no queue has a message that was refused with 14 or 2, or that certainly was not sent."""
     findings = Findings()
     places = run.messages.places
     failed = [sent for sent in run.messages.sent.values() if sent.outcome == "fail"]
-    # With an ordering key it is known only of what was acknowledged which topic it was sent to.
+    # The key of a `send-ordered` is its ordering key. Only an acknowledgement names the topic of such a send.
     topics = {sent.operation.key for sent in run.messages.sent.values() if sent.operation.f != "send-ordered"}
     acknowledged = {sent.place[0] for sent in run.messages.acknowledged() if sent.place is not None}
     for reason in run.messages.unread({*run.messages.queues, *topics, *acknowledged}):
@@ -81,7 +82,7 @@ def refused(run: RunData) -> Judgement:
 
 
 def duplicated(run: RunData) -> Judgement:
-    """A message that was sent once is stored once; one that was repeated after an unknown outcome may lie twice."""
+    """Check that a message is stored once. It may lie twice if it was repeated after an unknown outcome."""
     findings, checked, repeated = Findings(), 0, 0
     for value, places in run.messages.places.items():
         sent = run.messages.sent.get(value)
@@ -89,31 +90,31 @@ def duplicated(run: RunData) -> Judgement:
             continue
         checked += 1
         if len(places) > 1 and sent.operation.f in AT_MOST_ONCE:
-            findings.violation(f"{sent} lies {_shown(places)}")
+            findings.violation(f"{sent} lies {_format_places(places)}")
         repeated += len(places) - 1
     return findings.judged(checked, "stored messages", copies=repeated)
 
 
 def idempotent(run: RunData) -> Judgement:
-    """An idempotent send is stored once at most, however often it was repeated."""
+    """Check that an idempotent send is stored at most once, even if it was repeated."""
     findings, checked = Findings(), 0
     for value, places in run.messages.places.items():
         sent = run.messages.sent.get(value)
         if sent is not None and sent.operation.f == "send-idempotent":
             checked += 1
             if len(places) > 1:
-                findings.violation(f"{sent} lies {_shown(places)}")
+                findings.violation(f"{sent} lies {_format_places(places)}")
     return findings.judged(checked, "idempotent sends that are stored")
 
 
 def idempotence_is_promised(run: RunData) -> bool:
-    """Brokers remember a send for minutes of the log's time, which a wall clock that jumps may end at once."""
-    jumps = any(event.kind == "fault-begin" and event.name == "clock-jump" for event in run.events)
+    """Return True if a run has idempotent sends, and no jump of a clock that may make brokers forget sends."""
+    jumps = any(kind == "clock-jump" for _, kind, _ in struck_faults(run.events))
     return not jumps and bool(run.of("append", "send-idempotent"))
 
 
 def offset_given_twice(run: RunData) -> Judgement:
-    """No two acknowledgements name the same queue offset."""
+    """Check that no two acknowledgements name the same queue offset."""
     findings = Findings()
     holders: dict[Place, Sent] = {}
     for sent in run.messages.acknowledged():
@@ -125,7 +126,7 @@ def offset_given_twice(run: RunData) -> Judgement:
 
 
 def gaps(run: RunData) -> Judgement:
-    """Every queue holds a message at each offset from its first to its end, on every node."""
+    """Check that every queue has a message at each offset from its first to its end, on every node."""
     findings, checked = Findings(), 0
     for queue in run.messages.queues.values():
         if reason := queue.unread():
@@ -146,7 +147,7 @@ def gaps(run: RunData) -> Judgement:
 
 
 def torn_batch(run: RunData) -> Judgement:
-    """A batch is stored as a whole, at consecutive offsets of one queue, or not at all."""
+    """Check that a batch is stored as a whole, at consecutive offsets of one queue, or not at all."""
     findings, checked = Findings(), 0
     places = run.messages.places
     first_offsets = {queue.key: queue.bounds[0] for queue in run.messages.queues.values() if queue.bounds}
@@ -164,7 +165,7 @@ def torn_batch(run: RunData) -> Judgement:
         checked += 1
         values = msgspec.convert(operation.value, list[str])
         found = [places.get(value, []) for value in values]
-        if not any(found) or _trimmed(run.messages, values, first_offsets):
+        if not any(found) or _is_trimmed(run.messages, values, first_offsets):
             continue
         starts = {(key, offset - number) for number, where in enumerate(found) for key, offset in where}
         if not all(found) or len(starts) > 1:
@@ -175,10 +176,10 @@ def torn_batch(run: RunData) -> Judgement:
     return findings.judged(checked, "batches")
 
 
-def _trimmed(messages: Messages, values: list[str], first_offsets: dict[str, int]) -> bool:
+def _is_trimmed(messages: Messages, values: list[str], first_offsets: dict[str, int]) -> bool:
     place = messages.sent[values[0]].place
     return place is not None and place[1] < first_offsets.get(place[0], 0)
 
 
-def _shown(places: list[Place]) -> str:
+def _format_places(places: list[Place]) -> str:
     return ", ".join(f"{key}@{offset}" for key, offset in places)

@@ -1,4 +1,4 @@
-"""Check of message traces: what they tell of sends is what producers were told."""
+"""Check of message traces: they agree with the answers that producers got."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Findings, Judgement, RunData
 
 
 def traced(run: RunData) -> Judgement:
-    """No trace tells otherwise of a send than its answer. Traces may be missing: none of them is waited for."""
+    """Check that no trace of a send contradicts its answer. Traces may be missing: nothing waits for them."""
     findings, checked = Findings(), 0
     sends = {str(sent.value): sent for sent in run.of(NAME, "send")}
     reads = run.of(NAME, "read-traces")
@@ -19,16 +19,16 @@ def traced(run: RunData) -> Judgement:
         findings.doubt("the traces could not be read")
     for operation in run.of(NAME, "traced", outcome="ok"):
         checked += 1
-        told = msgspec.convert(operation.value, Traced)
+        trace = msgspec.convert(operation.value, Traced)
         sent = sends.get(operation.key)
         if sent is None:
             findings.violation(f"a trace tells of {operation.key}, which nobody sent")
-        elif told.succeeded != (sent.outcome == "ok"):
-            said = "succeeded" if told.succeeded else "failed"
-            findings.violation(f"a trace says that the send of {operation.key} {said}, it ended as {sent.outcome}")
-        elif told.succeeded and told.position != sent.extras.get("position"):
+        elif trace.succeeded != (sent.outcome == "ok"):
+            reported = "succeeded" if trace.succeeded else "failed"
+            findings.violation(f"a trace says that the send of {operation.key} {reported}, it ended as {sent.outcome}")
+        elif trace.succeeded and trace.position != sent.extras.get("position"):
             findings.violation(
-                f"a trace says that {operation.key} lies at byte {told.position}, its producer was told "
+                f"a trace says that {operation.key} lies at byte {trace.position}, its producer was told "
                 f"{sent.extras.get('position')}"
             )
     return findings.judged(checked, "traces of sends", sends=len(sends))

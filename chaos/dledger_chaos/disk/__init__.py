@@ -1,5 +1,5 @@
-"""Disks that forget, fail and dawdle, and clocks that jump: a preloaded library, and what the rig does with it.
+"""Faults of disks and clocks, by a library that is preloaded into every node: the disk shim.
 
-`shim/` is loaded into every node; the head comment of `shim.c` says what it keeps and where.  `build` compiles it,
-`control` gives a running node's disk and clock their faults, `undo` takes back what a killed node had not synced.
+`shim/` is the library; the head comment of `shim.c` describes its files. `build` compiles it. `control` sets the faults
+of a running node's disk and clock. `undo` rolls back the unsynced writes of a killed node.
 """

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from dledger.extras import install_command
+from dledger_base.extras import install_command
 
 from ..cache import tool_directory
 from ..errors import BuildError

@@ -1,9 +1,11 @@
-"""Takes back what a killed node had not synced, as a power loss does.  `shim/shim.c` describes the formats.
+"""Rollback of a killed node's unsynced writes, as after a power loss. `shim/shim.c` describes the formats.
 
-Between "everything unsynced is lost" and "everything reached the disk" lies what a real disk may do: each sector of an
-unsynced write is there or is not, whatever came before or after it, and a file has its old length or its new one.
-What a failed sync left unwritten is lost as well, unless it was written again and that was synced: the kernel takes it
-for clean.
+A real disk may lose all unsynced writes, none, or a part. Each sector of an unsynced write survives or not,
+independently of others. A file has its old length or its new length.
+
+Writes before a failed sync are lost, too, because the kernel marks their pages as clean. They survive if they were
+written and synced again.
+
 Changes of names are lost from some moment on, because file systems journal them in order.
 """
 
@@ -21,24 +23,24 @@ from typing import Final, NamedTuple
 from ..errors import ChaosError
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes as a whole."""
+"""Size of the unit that a disk writes as a whole."""
 
 _MAGIC: Final = b"DLSHIM1\0"
 _HEADER: Final = struct.Struct("<8sQQ")
-_START: Final = 4096
+_RECORDS_START: Final = 4096
 _RECORD: Final = struct.Struct("<qqqqq")
 _REWRITTEN: Final = -1
 _SYNCED: Final = -2
 
 
 class PowerLoss(NamedTuple):
-    """What a rollback did."""
+    """Result of a rollback."""
 
     files: int
-    """Files with unsynced writes."""
+    """Number of files with unsynced writes."""
     writes: int
     names: int
-    """Creations, renames and removals that were undone."""
+    """Number of creations, renames and removals that were undone."""
 
 
 class _Write(NamedTuple):
@@ -60,36 +62,36 @@ class _Change:
 
 
 def lose_power(state: Path, directory: Path, *, kept_share: float = 0.0, rng: random.Random | None = None) -> PowerLoss:
-    """Roll the files below `directory` of a node that does not run back to what it had synced.
+    """Roll the files of a stopped node below `directory` back to their synced content, and empty the shim's records.
 
-    `state` is the node's directory of the shim.  `kept_share` is the probability with which a sector of an unsynced
-    write is on the disk nevertheless; above 0 it needs `rng`.  The shim's records are empty afterwards.
+    `state` is the shim's directory for the node. Each sector of an unsynced write survives with probability
+    `kept_share`. If it is above 0, it needs `rng`, which also draws how many changes of names survive.
     """
     if kept_share > 0 and rng is None:
         raise ChaosError("a torn power loss is drawn at random and needs a source of randomness")
     files = writes = 0
-    places = {
-        (found.st_dev, found.st_ino): path
+    paths = {
+        (status.st_dev, status.st_ino): path
         for root in (directory, state / "kept")
         for path in root.rglob("*")
-        if path.is_file() and (found := path.stat())
+        if path.is_file() and (status := path.stat())
     }
     for undo in sorted((state / "undo").glob("*")):
         device, _, inode = undo.name.partition("-")
-        unsynced = list(_unsynced_writes(undo))
-        place = places.get((int(device, 16), int(inode, 16)))
-        if unsynced and place is not None:
+        unsynced = list(_iter_unsynced_writes(undo))
+        file_path = paths.get((int(device, 16), int(inode, 16)))
+        if unsynced and file_path is not None:
             files += 1
             writes += len(unsynced)
-            _roll_back(place, unsynced, kept_share, rng)
+            _roll_back(file_path, unsynced, kept_share, rng)
         undo.unlink()
-    for noted in sorted((state / "lost").glob("*")):
-        device, _, inode = noted.name.partition("-")
-        place = places.get((int(device, 16), int(inode, 16)))
-        if place is not None:
-            _take_lost(place, noted.read_bytes(), kept_share, rng)
-        noted.unlink()
-    changes = _unsynced_changes(state / "names")
+    for note_file in sorted((state / "lost").glob("*")):
+        device, _, inode = note_file.name.partition("-")
+        file_path = paths.get((int(device, 16), int(inode, 16)))
+        if file_path is not None:
+            _roll_back_lost(file_path, note_file.read_bytes(), kept_share, rng)
+        note_file.unlink()
+    changes = _read_unsynced_changes(state / "names")
     if rng is not None and kept_share > 0:
         changes = changes[rng.randint(0, len(changes)) :]
     names = sum(_undo_change(change) for change in reversed(changes))
@@ -100,21 +102,21 @@ def lose_power(state: Path, directory: Path, *, kept_share: float = 0.0, rng: ra
 
 
 def forget(state: Path) -> None:
-    """Drop what the shim recorded: the machine stayed up, so the page cache reaches the disk."""
+    """Remove the shim's records: without a power loss, all unsynced writes reach the disk."""
     for name in ("undo", "lost", "kept"):
         shutil.rmtree(state / name, ignore_errors=True)
     (state / "names").unlink(missing_ok=True)
 
 
-def _unsynced_writes(path: Path) -> Iterator[_Write]:
+def _iter_unsynced_writes(path: Path) -> Iterator[_Write]:
     """Yield the writes that were not durable, oldest first."""
     data = path.read_bytes()
-    if len(data) < _START:
+    if len(data) < _RECORDS_START:
         return
     magic, synced, end = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         return
-    at = _START if end < synced else synced
+    at = _RECORDS_START if end < synced else synced
     while at < end:
         offset, old_size, length, kept, zeros = _RECORD.unpack_from(data, at)
         at += _RECORD.size
@@ -122,8 +124,11 @@ def _unsynced_writes(path: Path) -> Iterator[_Write]:
         at += 0 if zeros else kept
 
 
-def _notes(data: bytes) -> Iterator[tuple[int, int, _Write]]:
-    """Yield the notes of a lost file: where each began, the bytes kept or what else it tells, and the write."""
+def _iter_notes(data: bytes) -> Iterator[tuple[int, int, _Write]]:
+    """Yield the notes of a lost file: the position of each note, its number of kept bytes, and the write.
+
+    Instead of a number of bytes, `_REWRITTEN` marks a later write, and `_SYNCED` a successful sync.
+    """
     at = 0
     while at + _RECORD.size <= len(data):
         begin = at
@@ -134,30 +139,30 @@ def _notes(data: bytes) -> Iterator[tuple[int, int, _Write]]:
         at += follows
 
 
-def _take_lost(path: Path, data: bytes, kept_share: float, rng: random.Random | None) -> None:
-    """Put back what was there before writes that never reached the disk."""
+def _roll_back_lost(path: Path, data: bytes, kept_share: float, rng: random.Random | None) -> None:
+    """Restore the content from before the writes that a failed sync has lost, each sector with its own probability."""
     size = path.stat().st_size
     lost, old = bytearray(size), bytearray(size)
-    synced_before = max((write.offset for _, kept, write in _notes(data) if kept == _SYNCED), default=0)
-    for begin, kept, write in _notes(data):
+    synced_before = max((write.offset for _, kept, write in _iter_notes(data) if kept == _SYNCED), default=0)
+    for begin, kept, write in _iter_notes(data):
         end = max(write.offset, min(write.offset + write.length, size))
         if kept >= 0:
             before = write.old.ljust(write.length, b"\0")
-            for start, stop in _runs(lost, 0, write.offset, end):
+            for start, stop in _iter_runs(lost, 0, write.offset, end):
                 old[start:stop] = before[start - write.offset : stop - write.offset]
                 lost[start:stop] = b"\1" * (stop - start)
         elif kept == _REWRITTEN and begin < synced_before:
             lost[write.offset : end] = bytes(end - write.offset)
     with path.open("r+b") as file:
-        for start, stop in _runs(lost, 1, 0, size):
+        for start, stop in _iter_runs(lost, 1, 0, size):
             for at in range(start, stop, SECTOR_BYTES):
                 if rng is None or rng.random() >= kept_share:
                     file.seek(at)
                     file.write(old[at : min(at + SECTOR_BYTES, stop)])
 
 
-def _runs(flags: bytearray, wanted: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield where bytes of a range are all `wanted`, 0 or 1."""
+def _iter_runs(flags: bytearray, wanted: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each run of flags equal to `wanted` (0 or 1) in a range."""
     while (begin := flags.find(wanted, start, end)) >= 0:
         start = flags.find(1 - wanted, begin, end)
         if start < 0:
@@ -169,7 +174,7 @@ def _roll_back(path: Path, writes: list[_Write], kept_share: float, rng: random.
     descriptor = os.open(path, os.O_RDWR)
     try:
         new_size = os.fstat(descriptor).st_size
-        new = _sectors(descriptor, writes) if kept_share > 0 else {}
+        new = _read_sectors(descriptor, writes) if kept_share > 0 else {}
         for write in reversed(writes):
             os.pwrite(descriptor, write.old, write.offset)
             os.ftruncate(descriptor, write.old_size)
@@ -185,8 +190,8 @@ def _roll_back(path: Path, writes: list[_Write], kept_share: float, rng: random.
         os.close(descriptor)
 
 
-def _sectors(descriptor: int, writes: list[_Write]) -> dict[int, bytes]:
-    """The content, as the killed process left it, of every sector that an unsynced write touched."""
+def _read_sectors(descriptor: int, writes: list[_Write]) -> dict[int, bytes]:
+    """Return the present content of every sector that an unsynced write touched, by its offset."""
     starts = {
         start
         for write in writes
@@ -195,7 +200,7 @@ def _sectors(descriptor: int, writes: list[_Write]) -> dict[int, bytes]:
     return {start: os.pread(descriptor, SECTOR_BYTES, start) for start in starts}
 
 
-def _unsynced_changes(path: Path) -> list[_Change]:
+def _read_unsynced_changes(path: Path) -> list[_Change]:
     """Return the changes of names that were not durable, oldest first."""
     changes: list[_Change] = []
     if not path.exists():
@@ -212,7 +217,7 @@ def _unsynced_changes(path: Path) -> list[_Change]:
         if kind == "rename":
             inode, (source, target, kept) = int(words[0], 16), words[1:]
             for change in changes:
-                change.unsynced = {_renamed(name, source, target) for name in change.unsynced}
+                change.unsynced = {_rename_path(name, source, target) for name in change.unsynced}
         elif kind in ("unlink", "rmdir"):
             kept = words[1]
         dirs = {os.path.dirname(name) for name in (source, target) if name}
@@ -220,12 +225,12 @@ def _unsynced_changes(path: Path) -> list[_Change]:
     return changes
 
 
-def _renamed(name: str, source: str, target: str) -> str:
+def _rename_path(name: str, source: str, target: str) -> str:
     return target + name[len(source) :] if name == source or name.startswith(source + "/") else name
 
 
 def _undo_change(change: _Change) -> bool:
-    """Undo one change; False if the process was killed before it came to it."""
+    """Undo one change. Return False if the process was killed before it made the change."""
     path, kept = Path(change.path), Path(change.kept)
     if change.kind == "create":
         found = path.is_file()

@@ -1,6 +1,6 @@
-"""Every fault there is, by family: what a fault does to a cluster, and how one is drawn.
+"""Faults by family: their effects on a cluster, and how they are drawn.
 
-`base` says what a fault is; `KINDS` is the registry.  Faults know a cluster only as a `Target`.
+`base` defines faults, and `KINDS` is the registry. Faults know a cluster only as a `Target`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..errors import ChaosError
-from . import clock, composed, disk, members, network, power, process
+from . import clock, composed, derived, disk, files, founding, grey, members, network, power, process, together
 from .base import Fault, FaultKind, Surroundings, as_json
 
 KINDS: Final[dict[str, FaultKind]] = {
-    kind.name: kind for family in (process, network, disk, power, clock, members, composed) for kind in family.KINDS
+    kind.name: kind
+    for module in (process, network, disk, derived, files, power, clock, members, founding, composed, grey, together)
+    for kind in module.KINDS
 }
 
 __all__ = ["KINDS", "Fault", "FaultKind", "Surroundings", "as_json", "kinds_named"]
 
 
 def kinds_named(names: Iterable[str], capabilities: frozenset[str]) -> list[FaultKind]:
-    """Return the kinds that `names` name: a kind, a family, or `all` that a target with these capabilities can take.
+    """Return the kinds that `names` name: each is a kind, a family, or `all`.
 
-    Raises `ChaosError` for a name that is none, and for a kind that the target cannot take.
+    A family and `all` stand for the kinds that a target with these capabilities can take.
+
+    Raises `ChaosError` for an unknown name, and if a target with these capabilities can take no kind of a name.
     """
     chosen: dict[str, FaultKind] = {}
     for name in names:

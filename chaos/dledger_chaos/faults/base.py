@@ -1,8 +1,8 @@
-"""Interface of faults, and how one is drawn.
+"""Interface of faults, and of the functions that draw them.
 
-A fault is a frozen value: what it does is fixed when it is drawn, and two of the same value do the same.  `inject`
-makes it so, `heal` ends it; both may be called on a cluster in any state, and `heal` after a failed `inject`.  Faults
-of different values overlap freely, unless their kind says that it wants the cluster to itself.
+A fault is a frozen value: its effect is fixed when it is drawn, and equal faults have the same effect. `inject` begins
+it, and `heal` ends it. Both may be called on a cluster in any state, and `heal` even after a failed `inject`. Different
+faults overlap freely, unless their kind must be the only fault in the cluster.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class Fault(Protocol):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Whom it hits."""
+        """The nodes that the fault hits."""
 
     async def inject(self, target: Target) -> None:
-        """Make it so; raises `ChaosError` if the target does not let itself be harmed that way."""
+        """Inject the fault. Raises `ChaosError` if the target cannot suffer it."""
 
     async def heal(self, target: Target) -> None:
-        """End it: afterwards nothing of it is in the way of the cluster."""
+        """End the fault. Afterwards it has no effect on the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a fault is drawn from: one group as it is at that moment, and the randomness of this one draw.
+    """Input of a draw: one group at that moment, and the randomness of this draw.
 
-    `struck` are all that faults hit which are in force.
+    `struck` are the nodes that faults in force have hit.
     """
 
     rng: random.Random
@@ -45,27 +45,27 @@ class Surroundings:
     struck: frozenset[str] = frozenset()
 
     def one(self) -> str:
-        """Any node."""
+        """Return any node."""
         return self.rng.choice(self.members)
 
     def a_leader(self) -> str:
-        """The leader, or any node while there is none."""
+        """Return the leader, or any node while there is no leader."""
         return self.leader or self.one()
 
     def a_follower(self) -> str:
-        """Any node but the leader."""
+        """Return any node except the leader."""
         return self.rng.choice([member for member in self.members if member != self.leader])
 
     def others(self, node: str) -> tuple[str, ...]:
-        """Everyone but `node`."""
+        """Return all nodes except `node`."""
         return tuple(member for member in self.members if member != node)
 
     def a_name_server(self) -> str:
-        """Any name server; while one is struck that one, so that another one lives where there are two."""
+        """Return a name server that a fault has hit already, else any. So one of two name servers stays alive."""
         return self.rng.choice([one for one in self.name_servers if one in self.struck] or self.name_servers)
 
     def majority(self) -> tuple[str, ...]:
-        """The smallest number of nodes without which nothing is acknowledged."""
+        """Return a random majority of the members, as small as possible."""
         return tuple(sorted(self.rng.sample(self.members, len(self.members) // 2 + 1)))
 
 
@@ -73,9 +73,9 @@ class Surroundings:
 class FaultKind:
     """A line of the registry.
 
-    `hold_s` bounds how long such a fault is left in force.  `alone`: the promises that it tests hold only while nothing
-    else is wrong, so that it waits for a healthy cluster, and everything else waits until it is healed.  `needs` are
-    further classes of faults that a target must be able to take.
+    `hold_s` is the minimum and maximum time in seconds for which such a fault is in force. A kind that is `alone` tests
+    promises that hold only without other faults. It waits for a healthy cluster, and all other faults wait until it is
+    healed. `needs` are further classes of faults that a target must be able to suffer.
     """
 
     name: str

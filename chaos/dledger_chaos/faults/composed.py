@@ -1,4 +1,4 @@
-"""Faults that others make up together, in a fixed order and at fixed times: what chance brings about rarely."""
+"""Faults composed of others, in a fixed order and at fixed times that chance rarely brings about."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from .power import PowerLoss
 from .process import Pause
 
 ELECTION_S: Final = (2.5, 6.0)
-"""Bounds of how long a deposed leader stands still: the others have elected another one, and clients have found it."""
+"""Minimum and maximum pause in seconds of a deposed leader. Meanwhile others elect a leader, and clients find it."""
 SLOW_SYNC_S: Final = 3.0
 JOINING_S: Final = (0.2, 0.8)
-"""Bounds of how long removed members have to join again, while the syncs of the only voter are slow.  They are learners
-by then: nobody else can lead."""
+"""Minimum and maximum time in seconds between the slow-down of the only voter's syncs and the loss of its power.
+
+Meanwhile the removed members join again as learners, so no other node can lead.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A part of a composed fault: `after_s` after the part before it, a fault is injected, or is healed."""
+    """A part of a composed fault: `after_s` after the previous part, a fault is injected or healed."""
 
     after_s: float
     fault: Fault
@@ -34,27 +36,28 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """Faults injected and healed one after the other; what is in force at the end is healed in the opposite order."""
+    """Faults that are injected and healed one after another. `heal` heals all of them in the opposite order."""
 
     nodes: tuple[str, ...]
     acts: tuple[Act, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`; returns once the last part is over."""
+        """Inject the parts; return once the last part is over."""
         for act in self.acts:
             await asyncio.sleep(act.after_s)
             await (act.fault.heal(target) if act.heals else act.fault.inject(target))
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         for fault in reversed(dict.fromkeys(act.fault for act in self.acts)):
             await fault.heal(target)
 
 
-def _deposed(s: Surroundings) -> Composed:
-    """The leader is stopped and cut off from the others, which elect another one.
+def _draw_deposed_leader(s: Surroundings) -> Composed:
+    """Pause the leader and cut it off from the other nodes, which elect a new leader.
 
-    It wakes, still cut off, and believes that it leads: until it misses the others' answers, clients reach it.
+    The old leader is resumed, still cut off, and believes that it leads. Clients reach it until it notices that its
+    followers do not answer.
     """
     leader = s.a_leader()
     stopped = Pause((leader,))
@@ -63,10 +66,10 @@ def _deposed(s: Surroundings) -> Composed:
     return Composed((leader,), acts)
 
 
-def _shrunk(s: Surroundings) -> Composed:
-    """All but the leader are removed, and its syncs become slow while they join again; then it loses power.
+def _draw_shrunk_group(s: Surroundings) -> Composed:
+    """Remove all nodes except the leader, slow down its syncs while they rejoin, then cut its power.
 
-    It is the only voter: what was acknowledged meanwhile must be on its disk, whoever else has it.
+    The leader is the only voter then, so everything that it acknowledges must be on its disk.
     """
     leader = s.a_leader()
     others = s.others(leader)
@@ -84,8 +87,8 @@ KINDS: Final = (
     FaultKind(
         "deposed-leader",
         "network",
-        "the leader stands still and is cut off until another one leads, and wakes without knowing",
-        _deposed,
+        "a stopped leader is cut off until another node leads, then wakes and does not know it",
+        _draw_deposed_leader,
         (1.5, 4.0),
         needs=frozenset({"process"}),
     ),
@@ -93,7 +96,7 @@ KINDS: Final = (
         "shrunk-group",
         "membership",
         "all but the leader are removed and join again, while its syncs are slow and it loses power",
-        _shrunk,
+        _draw_shrunk_group,
         (0.0, 1.0),
         alone=True,
         needs=frozenset({"disk", "power"}),

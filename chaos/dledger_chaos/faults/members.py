@@ -1,4 +1,4 @@
-"""Changes of a group under load: leadership handed over, members removed, members that join again."""
+"""Changes of a group under load: transfers of leadership, and removed members that join again."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from .base import FaultKind, Surroundings
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Leadership is handed over to the one node of `nodes`; there is nothing to heal."""
+    """Leadership is transferred to the one node of `nodes`; there is nothing to heal."""
 
     nodes: tuple[str, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`."""
+        """Inject the fault."""
         await target.transfer_leadership(self.nodes[0])
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         del target
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A voter is removed while it runs, and joins again as a learner; healed when it is a voter again."""
+    """A running voter is removed, and joins again as a learner. `heal` waits until it is a voter again."""
 
     nodes: tuple[str, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`."""
+        """Inject the fault."""
         await target.remove_member(self.nodes[0])
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         await wait_caught_up(target, self.nodes[0])
 
 
-def _any_but_leader(s: Surroundings) -> tuple[str, ...]:
+def _draw_follower(s: Surroundings) -> tuple[str, ...]:
     return (s.a_follower(),)
 
 
 KINDS: Final = (
-    FaultKind("transfer", "membership", "leadership handed over", lambda s: Transfer(_any_but_leader(s)), (0.0, 1.0)),
+    FaultKind("transfer", "membership", "leadership handed over", lambda s: Transfer(_draw_follower(s)), (0.0, 1.0)),
     FaultKind(
         "remove-follower",
         "membership",
         "a follower removed; it joins again",
-        lambda s: Removal(_any_but_leader(s)),
+        lambda s: Removal(_draw_follower(s)),
         (0.0, 1.0),
         alone=True,
     ),

@@ -1,4 +1,4 @@
-"""Processes that die, are asked to leave, or stand still."""
+"""Processes that are killed, terminated, or paused."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ LONGEST_PAUSE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL, all at the same moment; healed by starting them again."""
+    """SIGKILL for all nodes at the same moment. A new start heals the fault."""
 
     nodes: tuple[str, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`."""
+        """Inject the fault."""
         await target.kill(self.nodes)
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         await asyncio.gather(*map(target.start_node, self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """SIGTERM: they hand over, drain and leave; healed by starting them again."""
+    """SIGTERM: nodes transfer leadership, drain and end. A new start heals the fault."""
 
     nodes: tuple[str, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`."""
+        """Inject the fault."""
         await asyncio.gather(*map(target.stop_node, self.nodes))
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         await asyncio.gather(*map(target.start_node, self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """SIGSTOP: connections stay open, nothing moves, clocks go on; healed by SIGCONT."""
+    """SIGSTOP: connections stay open, the process does nothing, clocks continue. SIGCONT heals the fault."""
 
     nodes: tuple[str, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`."""
+        """Inject the fault."""
         for node in self.nodes:
             target.pause(node)
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         for node in self.nodes:
             target.resume(node)
 
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart:
-    """One node after the other leaves, comes back, and has caught up before the next one leaves."""
+    """Each node in turn stops, starts, and catches up before the next node stops."""
 
     nodes: tuple[str, ...]
 
     async def inject(self, target: Target) -> None:
-        """See `Fault.inject`."""
+        """Inject the fault."""
         for node in self.nodes:
             await target.stop_node(node)
             await target.start_node(node)
             await wait_caught_up(target, node)
 
     async def heal(self, target: Target) -> None:
-        """See `Fault.heal`."""
+        """End the fault."""
         await asyncio.gather(*map(target.start_node, self.nodes))
 
 

@@ -1,9 +1,11 @@
-"""Linearizability of histories: pure, without I/O, of no particular system.
+"""Linearizability checker for histories of any system, without I/O.
 
-`checker` searches for an order in which the operations (`calls`) of one key could have happened one at a time; `models`
-says what a register and a log answer; `shortest` cuts a history that has none down to what shows it. Operations come
-here by key: keys are independent objects, and a history is linearizable if each key's is (Herlihy and Wing,
-"Linearizability: a correctness condition for concurrent objects", 1990, theorem 1).
+- `checker` searches for an order in which the operations (`calls`) of one key could have happened one at a time.
+- `models` has the answers of a register and of a log.
+- `shortest` cuts a history without such an order down to the operations that show it.
+
+Each key is checked by itself, because keys are independent objects. A history is linearizable if the history of each
+key is (Herlihy and Wing, "Linearizability: a correctness condition for concurrent objects", 1990, theorem 1).
 """
 
 from .calls import UNKNOWN, Call

@@ -13,12 +13,12 @@ class _Unknown:
 
 
 UNKNOWN: Final = _Unknown()
-"""The answer of an operation whose end nobody saw."""
+"""The answer of an operation whose end was not seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation: what was asked, what was answered, and when, in any unit. `id` is the caller's name for it.
+    """One operation: its request, its answer, and the times of both in any unit. `id` is chosen by the caller.
 
     `argument` and `answer` are hashable. `returned` is None if the end was not seen; `answer` is `UNKNOWN` then.
     """
@@ -31,5 +31,5 @@ class Call:
     returned: int | None
 
     def __str__(self) -> str:
-        asked = self.f if self.argument is None else f"{self.f}({self.argument})"
-        return f"{asked} -> {'?' if self.returned is None else self.answer} [{self.id}]"
+        request = self.f if self.argument is None else f"{self.f}({self.argument})"
+        return f"{request} -> {'?' if self.returned is None else self.answer} [{self.id}]"

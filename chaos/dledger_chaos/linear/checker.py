@@ -1,11 +1,12 @@
-"""Is there an order in which these operations could have happened one at a time?
+"""Linearizability checker: searches for an order in which operations could have happened one at a time.
 
-The search of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's memory of configurations that
-led nowhere ("Testing for linearizability", 2017): it walks the calls and returns in the order of time, takes the first
-call whose answer fits as the next operation, and goes back when it meets a return whose operation it has not taken. A
-configuration is the set of operations taken and the state they lead to; none is visited twice.
+The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993). As in Lowe's work ("Testing for
+linearizability", 2017) it remembers configurations that led nowhere. It walks the calls and returns in the order of
+time. It takes the first call whose answer fits as the next operation. It goes back when it meets a return whose
+operation it has not taken. A configuration is the set of taken operations and the state that they lead to. None is
+visited twice.
 
-An operation whose end nobody saw has a call and no return: it may be taken at any later time, or never.
+An operation whose end nobody saw has a call and no return. It may be taken at any later time, or never.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from .calls import Call
 from .models import Model
 
 STEP_LIMIT: Final = 1_000_000
-"""Steps of the search for one key, a few seconds; what is not decided by then is unknown."""
+"""Maximum number of steps of the search for one key, which take a few seconds. The result is unknown after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linearity:
     """The result of a search that took `steps` steps.
 
-    `order` is the longest order found, complete if valid. If invalid, none of `stuck` can come next; they overlap, and
-    the first of them has returned.
+    `order` is the longest order found; it is complete if the result is valid. If the result is invalid, no operation of
+    `stuck` can come next. These operations overlap, and the first of them has returned.
     """
 
     result: Literal["valid", "invalid", "unknown"]
@@ -36,7 +37,7 @@ class Linearity:
 
 
 def check_linearizable(calls: Sequence[Call], model: Model, *, step_limit: int = STEP_LIMIT) -> Linearity:
-    """Search for an order. Unknown if `step_limit` steps find none and do not rule it out."""
+    """Search for an order. The result is unknown if `step_limit` steps neither find an order nor exclude it."""
     return _Search(calls, model).run(step_limit)
 
 
@@ -54,7 +55,7 @@ class _Search:
         for number, call in enumerate(calls):
             moments.append((call.called, 0, 2 * number + 1))
             if call.returned is not None:
-                # At the same moment a call comes before a return: the two overlap, which says less.
+                # A call at the same time comes before a return. The two then overlap, which is the weaker claim.
                 moments.append((call.returned, 1, 2 * number + 2))
         moments.sort()
         self.next = [0] * (2 * len(calls) + 1)
@@ -74,7 +75,7 @@ class _Search:
         steps = 0
         while self.returns_left:
             if steps >= step_limit:
-                return Linearity("unknown", steps, self._named(best))
+                return Linearity("unknown", steps, self._get_calls(best))
             steps += 1
             if entry % 2:
                 number = entry // 2
@@ -85,30 +86,30 @@ class _Search:
                     undo.append((taken, self.state))
                     order.append(number)
                     taken, self.state = taken | 1 << number, state
-                    self._take(number)
+                    self._remove_operation(number)
                     entry = self.next[0]
                 else:
                     entry = self.next[entry]
                 continue
             if len(order) > len(best) or not stuck:
-                best, stuck = order.copy(), self._overlapping(entry)
+                best, stuck = order.copy(), self._find_overlapping(entry)
             if not order:
-                return Linearity("invalid", steps, self._named(best), stuck)
+                return Linearity("invalid", steps, self._get_calls(best), stuck)
             number = order.pop()
             taken, self.state = undo.pop()
-            self._give_back(number)
+            self._restore_operation(number)
             entry = self.next[2 * number + 1]
-        return Linearity("valid", steps, self._named(order))
+        return Linearity("valid", steps, self._get_calls(order))
 
-    def _take(self, number: int) -> None:
+    def _remove_operation(self, number: int) -> None:
         """Remove an operation from the list."""
         self._unlink(2 * number + 1)
         if self.calls[number].returned is not None:
             self._unlink(2 * number + 2)
             self.returns_left -= 1
 
-    def _give_back(self, number: int) -> None:
-        """Undo `_take`; the last operation taken is given back first."""
+    def _restore_operation(self, number: int) -> None:
+        """Undo `_remove_operation`; the last operation taken is given back first."""
         if self.calls[number].returned is not None:
             self._relink(2 * number + 2)
             self.returns_left += 1
@@ -126,15 +127,15 @@ class _Search:
         if after:
             self.previous[after] = entry
 
-    def _overlapping(self, end: int) -> list[Call]:
-        """The operation that returns at `end`, and the others that were called before."""
+    def _find_overlapping(self, end: int) -> list[Call]:
+        """Return the operation that returns at `end`, and all other operations that were called before `end`."""
         numbers = [end // 2 - 1]
         entry = self.next[0]
         while entry != end:
             if entry % 2 and entry // 2 not in numbers:
                 numbers.append(entry // 2)
             entry = self.next[entry]
-        return self._named(numbers)
+        return self._get_calls(numbers)
 
-    def _named(self, numbers: Sequence[int]) -> list[Call]:
+    def _get_calls(self, numbers: Sequence[int]) -> list[Call]:
         return [self.calls[number] for number in numbers]

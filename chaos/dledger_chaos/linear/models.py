@@ -1,6 +1,6 @@
 """Models of a register and a log, one operation at a time.
 
-A state is any hashable value but None. `UNKNOWN` stands for the answer of an operation whose end nobody saw.
+A state is any hashable value but None. `UNKNOWN` is the answer of an operation whose end was not seen.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Final, TypeAlias
 from .calls import UNKNOWN, Call
 
 Step: TypeAlias = Callable[[Hashable, Call], Hashable | None]
-"""The state after an operation in a state, never None; None if it cannot have answered what it did there."""
+"""Returns the state after an operation in a state, or None if the operation's answer is impossible in that state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A sequential object: the state in which it begins, and what operations do to it."""
+    """A sequential object: its initial state, and the effect of operations on its state."""
 
     name: str
     initial: Hashable
     step: Step
 
 
-def _register(state: Hashable, call: Call) -> Hashable | None:
-    """`read` answers the value; `write` sets `argument`; `cas` sets the second of `argument` if the first is there.
+def _step_register(state: Hashable, call: Call) -> Hashable | None:
+    """Apply `read`, `write` of `argument`, or `cas`, which replaces the first value of `argument` by the second.
 
-    The state is (value,), so that a register that holds None is not taken for an impossible step.
+    The state is (value,), because None as a state means an impossible step.
     """
     if call.f == "write":
         return (call.argument,)
@@ -42,15 +42,15 @@ def _register(state: Hashable, call: Call) -> Hashable | None:
     return (new,) if matches else state
 
 
-def _log(state: Hashable, call: Call) -> Hashable | None:
-    """`append` answers the place, from 0, of `argument`; `read` answers all values in order, None for none."""
+def _step_log(state: Hashable, call: Call) -> Hashable | None:
+    """Apply `append`, which returns the index of `argument`, or `read`, which returns all values in order, or None."""
     assert isinstance(state, tuple)
     if call.f == "append":
         return (*state, call.argument) if call.answer is UNKNOWN or call.answer == len(state) else None
     assert call.f == "read"
-    found = () if call.answer is None else call.answer
-    return state if call.answer is UNKNOWN or found == state else None
+    values = () if call.answer is None else call.answer
+    return state if call.answer is UNKNOWN or values == state else None
 
 
-REGISTER: Final = Model("register", (None,), _register)
-LOG: Final = Model("log", (), _log)
+REGISTER: Final = Model("register", (None,), _step_register)
+LOG: Final = Model("log", (), _step_log)

@@ -1,9 +1,10 @@
-"""A history that cannot be linearized, cut down to what shows it.
+"""Shortest form of a history that cannot be linearized.
 
-Every cut keeps the verdict honest: it only takes away what could have helped to convict, never what could have excused.
+Every step only removes constraints. If the shorter history cannot be linearized, the whole history cannot either.
 
-1. What was called after the last needed return cannot matter; what had not returned by then loses its answer.
-2. A read changes nothing, so that a history stays linearizable without it.
+1. The history is cut after a return. Calls that begin later are removed, and calls that return later lose their
+   answers. The earliest cut is kept whose history cannot be linearized.
+2. Each read is removed without which the history still cannot be linearized. A read changes nothing.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from .models import Model
 
 
 def shortest(calls: Sequence[Call], model: Model, *, step_limit: int = STEP_LIMIT) -> list[Call]:
-    """The calls that are left; all of them if the history is not invalid."""
+    """Return the calls of the shortest form, or all calls if the history can be linearized or is undecided."""
 
-    def invalid(some: Sequence[Call]) -> bool:
-        return check_linearizable(some, model, step_limit=step_limit).result == "invalid"
+    def is_invalid(candidate: Sequence[Call]) -> bool:
+        return check_linearizable(candidate, model, step_limit=step_limit).result == "invalid"
 
     left = sorted(calls, key=lambda call: call.called)
-    if not invalid(left):
+    if not is_invalid(left):
         return left
-    # Once a prefix is invalid, every longer one is: bisection finds the shortest.
+    # If a prefix is invalid, every longer prefix is. So bisection finds the shortest.
     returns = sorted(call.returned for call in left if call.returned is not None)
     low, high = 0, len(returns) - 1
     while low < high:
         middle = (low + high) // 2
-        if invalid(_until(left, returns[middle])):
+        if is_invalid(_cut_at(left, returns[middle])):
             high = middle
         else:
             low = middle + 1
-    left = _until(left, returns[low])
+    left = _cut_at(left, returns[low])
     for call in [call for call in left if call.f == "read"]:
         without = [other for other in left if other is not call]
-        if invalid(without):
+        if is_invalid(without):
             left = without
     return left
 
 
-def _until(calls: Sequence[Call], moment: int) -> list[Call]:
-    """What was known at a moment."""
+def _cut_at(calls: Sequence[Call], moment: int) -> list[Call]:
+    """Return the calls that began by a time. Calls that returned later lose their answers."""
     return [
         call if call.returned is not None and call.returned <= moment else replace(call, returned=None, answer=UNKNOWN)
         for call in calls

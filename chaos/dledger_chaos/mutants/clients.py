@@ -1,4 +1,4 @@
-"""Known bugs of our client, of message traces and of broadcasting: what nodes do cannot break their promises.
+"""Known bugs of our client in message traces and in broadcasting. No bug of a node could break these promises.
 
 They are applied in the process that sends and consumes; the checks `traced` and `broadcast` convict them.
 """
@@ -26,29 +26,31 @@ _real_traces = tracing._traces_of_send  # noqa: SLF001 - what is patched is what
 _real_open = FileOffsetStore.__init__
 
 
-def _tell_of_the_byte_behind(
+def _trace_next_byte(
     outgoing: Outgoing, group: str, results: list[SendResult], begun_ms: int, cost_ms: int
 ) -> list[SendTrace]:
     traces = _real_traces(outgoing, group, results, begun_ms, cost_ms)
     return [
-        msgspec.structs.replace(trace, offset_message_id=_behind(trace.offset_message_id)) if results else trace
+        msgspec.structs.replace(trace, offset_message_id=_shift_message_id(trace.offset_message_id))
+        if results
+        else trace
         for trace in traces
     ]
 
 
-def _behind(message_id: str) -> str:
+def _shift_message_id(message_id: str) -> str:
     host, position = parse_offset_message_id(message_id)
     return offset_message_id(host, position + 1)
 
 
 CATALOGUE.add(
     "trace-of-another-place",
-    "the trace of a send names the place that its answer names",
-    (tracing, "_traces_of_send", _tell_of_the_byte_behind),
+    "the trace of a send names the same place as the answer",
+    (tracing, "_traces_of_send", _trace_next_byte),
 )
 
 
-def _call_all_stored(
+def _trace_all_as_stored(
     outgoing: Outgoing, group: str, results: list[SendResult], begun_ms: int, cost_ms: int
 ) -> list[SendTrace]:
     traces = _real_traces(outgoing, group, results, begun_ms, cost_ms)
@@ -57,12 +59,12 @@ def _call_all_stored(
 
 CATALOGUE.add(
     "failed-send-traced-as-stored",
-    "the trace of a send that failed says so",
-    (tracing, "_traces_of_send", _call_all_stored),
+    "the trace of a failed send says that the send failed",
+    (tracing, "_traces_of_send", _trace_all_as_stored),
 )
 
 
-def _know_no_answer(
+def _trace_without_results(
     outgoing: Outgoing, group: str, _results: list[SendResult], begun_ms: int, cost_ms: int
 ) -> list[SendTrace]:
     return _real_traces(outgoing, group, [], begun_ms, cost_ms)
@@ -70,39 +72,39 @@ def _know_no_answer(
 
 CATALOGUE.add(
     "traced-before-its-answer",
-    "the trace of a send waits for its answer",
-    (tracing, "_traces_of_send", _know_no_answer),
+    "the trace of a send waits for the answer",
+    (tracing, "_traces_of_send", _trace_without_results),
 )
 
 
-def _count_what_is_buffered(self: QueueProgress) -> int:
+def _commit_buffered(self: QueueProgress) -> int:
     return self.next_offset
 
 
 CATALOGUE.add(
     "file-written-before-handling",
-    "the file of a member that broadcasts counts no message that it has not done with",
-    (QueueProgress, "committable", property(_count_what_is_buffered)),
+    "the file of a broadcasting member counts only messages that are done",
+    (QueueProgress, "committable", property(_commit_buffered)),
 )
 
 
-def _open_one_for_all(self: FileOffsetStore, path: Path) -> None:
+def _open_shared_file(self: FileOffsetStore, path: Path) -> None:
     _real_open(self, path.with_name("of-the-group.json"))
 
 
 CATALOGUE.add(
     "one-file-for-all-members",
-    "each member that broadcasts goes on from a file of its own",
-    (FileOffsetStore, "__init__", _open_one_for_all),
+    "each broadcasting member goes on from its own file",
+    (FileOffsetStore, "__init__", _open_shared_file),
 )
 
 
-async def _find_nothing(_self: FileOffsetStore, _queue: MessageQueue, _deadline: float) -> int | None:
+async def _load_no_offset(_self: FileOffsetStore, _queue: MessageQueue, _deadline: float) -> int | None:
     return None
 
 
 CATALOGUE.add(
     "file-ignored-at-a-return",
-    "a member that broadcasts and comes back goes on where its file says",
-    (FileOffsetStore, "load", _find_nothing),
+    "a broadcasting member that comes back goes on at the place in its file",
+    (FileOffsetStore, "load", _load_no_offset),
 )

@@ -1,4 +1,4 @@
-"""Known bugs in nodes of registers: those of the simulator, but for one that concerns its own state machine."""
+"""Known bugs in register nodes: the simulator's bugs, and a form of `answer-before-apply` for their state machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _answer_writes_when_proposed(self: Leading, entry: SealedEntry) -> None:
     meta = entry.meta
     lines = bytes(entry.data[HEADER_BYTES : meta.size - meta.channel]).splitlines() if entry.contexts else []
     for line, context in zip(lines, entry.contexts, strict=False):
-        resolve = getattr(context, "resolve", None)  # its class is one of the program that was started
+        resolve = getattr(context, "resolve", None)  # its class is in `__main__`, the module that was started
         if resolve is not None and json.loads(line)["op"] == "write":
             resolve(Result(ok=True))
 
@@ -35,5 +35,5 @@ CATALOGUE.add(
 
 
 def apply(name: str) -> None:
-    """Put a bug into this process for good.  Raises `KeyError` if there is none."""
+    """Put a bug into this process until it ends. Raises `KeyError` if the bug is unknown."""
     CATALOGUE.get(name, MUTANTS[name]).apply()

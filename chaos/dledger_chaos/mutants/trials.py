@@ -1,7 +1,7 @@
 """Table of the faults and workloads that convict each known bug in real processes.
 
-A bug that is not listed shows itself there in one unlucky moment of thousands, or in nothing that a workload asks for:
-the simulator and its schedules catch it.
+A bug that is not listed takes effect too rarely, or in no answer to a workload. The simulator and its schedules catch
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class MutantTrial:
-    """Faults, workloads and target of `dledger chaos run --mutant NAME` where nothing else is said."""
+    """Default faults, workloads and target of `dledger chaos run --mutant NAME`."""
 
     faults: tuple[str, ...]
     workloads: tuple[str, ...]
@@ -36,6 +36,7 @@ TRIALS: Final[dict[str, MutantTrial]] = {
     "read-unconfirmed": MutantTrial(("deposed-leader",), ("offsets",)),
     "send-to-deleted-topic": MutantTrial(("kill-follower",), ("passing",)),
     "checkpoint-before-sync": MutantTrial(("power-loss-all", "power-loss-follower"), ("append", "retention")),
+    "polls-never-woken": MutantTrial(("kill-leader",), ("consumers",)),
     "fired-early": MutantTrial(("kill-leader",), ("delays",)),
     "retried-for-ever": MutantTrial(("kill-leader",), ("retries",)),
     "origin-of-the-last-delivery": MutantTrial(("kill-leader",), ("retries",)),

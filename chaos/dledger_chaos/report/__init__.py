@@ -1,6 +1,6 @@
-"""A run on one page: `report.html`, which needs nothing else, and the same figures as `report.json`.
+"""Report of a run: `report.html`, a self-contained page, and `report.json` with the same figures.
 
-`summary` gathers what the page says, `charts` draws its timeline, `templates/report.html` is its text.
+`summary` gathers the figures, `charts` draws the timeline, and `templates/report.html` is the page.
 """
 
 from .page import JSON_FILE, write_report

@@ -31,7 +31,7 @@ def write_report(run: RunData, verdicts: Sequence[Verdict], directory: Path | No
 
     The page holds its style and its picture; it loads nothing.
     """
-    from .charts import timeline  # matplotlib takes longer to import than all the rest, and only a report draws
+    from .charts import timeline  # the import of matplotlib is the slowest of all, and only a report needs it
 
     into = run.directory if directory is None else directory
     summary = summarize(run, verdicts)

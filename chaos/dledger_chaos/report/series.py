@@ -1,4 +1,4 @@
-"""The timeline's numbers: what clients saw per interval, and who led when. Times are seconds since the run began."""
+"""Figures of the timeline: throughput, latency and roles of nodes. Times are seconds since the run began."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dledger_chaos.checkers.recovery import percentile
 from dledger_chaos.history import Event, Operation
 
 INTERVALS = 240
-"""As many as a page can show side by side."""
+"""Number of intervals that a page can show side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What ended in one interval: messages acknowledged per second, operations not, latencies of sends in ms."""
+    """Figures of one interval: messages acknowledged per second, failed operations, latencies of sends in ms."""
 
     begin_s: float
     acknowledged_per_s: float
@@ -29,7 +29,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A node's role in a term, from one sample to the next that says something else."""
+    """A time during which all samples of a node have the same role and term."""
 
     node: str
     role: str
@@ -39,7 +39,7 @@ class Stretch:
 
 
 def intervals(run: RunData, count: int = INTERVALS) -> list[Interval]:
-    """The run cut into `count` equal pieces."""
+    """Return the figures of `count` equal intervals of the run."""
     begin_ns, end_ns = run.info.begin_ns, max(run.info.end_ns, run.info.begin_ns + 1)
     width_ns = max(1, -(-(end_ns - begin_ns) // count))
     latencies: list[list[float]] = [[] for _ in range(count)]
@@ -48,7 +48,7 @@ def intervals(run: RunData, count: int = INTERVALS) -> list[Interval]:
         if operation.complete_ns is None or not begin_ns <= operation.complete_ns < end_ns:
             continue
         place = (operation.complete_ns - begin_ns) // width_ns
-        size = _messages(operation)
+        size = _count_messages(operation)
         if operation.outcome != "ok":
             failed[place] += operation.f != "send-oneway"
         elif size:
@@ -68,7 +68,7 @@ def intervals(run: RunData, count: int = INTERVALS) -> list[Interval]:
 
 
 def stretches(run: RunData) -> list[Stretch]:
-    """Who led when: the `status` samples of every node, equal ones joined. A node that has ended is in none."""
+    """Return the roles of every node over time, from its `status` samples. Starts and ends of processes divide them."""
     found: list[Stretch] = []
     nodes = sorted({event.node for event in run.events if event.node and event.kind in {"status", "process"}})
     for node in nodes:
@@ -78,7 +78,7 @@ def stretches(run: RunData) -> list[Stretch]:
             if event.node != node or event.kind not in {"status", "process"}:
                 continue
             at_s = (event.time_ns - run.info.begin_ns) / 1e9
-            state = _state(event)
+            state = _get_state(event)
             if open_at is not None and state != open_at[:2]:
                 found.append(Stretch(node, *open_at, at_s))
                 open_at = None
@@ -91,17 +91,17 @@ def stretches(run: RunData) -> list[Stretch]:
 
 
 def nodes_of(found: Sequence[Stretch]) -> list[str]:
-    """The nodes that appear, sorted."""
+    """Return the nodes that have samples, sorted."""
     return sorted({stretch.node for stretch in found})
 
 
-def _state(event: Event) -> tuple[str, int] | None:
+def _get_state(event: Event) -> tuple[str, int] | None:
     if event.kind == "process":
         return None
     return str(event.fields["role"]), msgspec.convert(event.fields["term"], int)
 
 
-def _messages(operation: Operation) -> int:
+def _count_messages(operation: Operation) -> int:
     if operation.f in SINGLE_SENDS:
         return 1
     if operation.f == "send-batch" and isinstance(operation.value, list):

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import msgspec
 
 from dledger_chaos.checkers.base import Result, RunData, RunInfo, Verdict
-from dledger_chaos.checkers.judge import overall
-from dledger_chaos.checkers.recovery import client_gaps, failover_waits, percentile
+from dledger_chaos.checkers.judge import headline, overall, unjudged
+from dledger_chaos.checkers.recovery import client_gaps, failover_waits, percentile, send_latencies
 from dledger_chaos.history import Event
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One fault that was injected; one that the target refused is among the notes.
+    """One injected fault. Faults that the target refused are in the notes instead.
 
-    `end_s` is None if it was not healed, `gap_s` is the longest that a client waited meanwhile.
+    `end_s` is None if the end was not recorded, `gap_s` is the longest wait of a client during the fault.
     """
 
     id: int
@@ -30,7 +30,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Gaps(msgspec.Struct, frozen=True):
-    """How long clients waited during faults of one name: `count` waits, of which `alone` under this fault only."""
+    """Waits of clients during faults of one name: `count` waits, `alone` of them under this fault only.
+
+    `send_p50_ms` and `send_p99_ms` are latencies of acknowledged sends; None without such sends.
+    """
 
     fault: str
     count: int
@@ -38,6 +41,8 @@ class Gaps(msgspec.Struct, frozen=True):
     p50_s: float
     p99_s: float
     max_s: float
+    send_p50_ms: float | None = None
+    send_p99_ms: float | None = None
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -50,9 +55,11 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """`report.json`. `messages` were acknowledged; `notes` are what the run itself had to say.
+    """Content of `report.json`.
 
-    `waits_s` are those of clients when a leader was killed and nothing else was wrong.
+    `messages` is the number of acknowledged messages; `unjudged` of them were trimmed before any check could judge
+    them. `headline` is the verdict with that number. `notes` are remarks of the run itself. `waits_s` are the waits of
+    clients when a leader was killed and no other fault was in force.
     """
 
     verdict: Result
@@ -66,38 +73,42 @@ class Summary(msgspec.Struct, frozen=True):
     gaps: list[Gaps]
     waits_s: list[float]
     notes: list[str]
+    unjudged: int = 0
+    headline: str = ""
 
 
 def summarize(run: RunData, verdicts: Sequence[Verdict]) -> Summary:
-    """Gather everything that a report says."""
-    faults = _faults(run)
+    """Return the content of the report."""
+    faults = _collect_faults(run)
     return Summary(
         verdict=overall(verdicts),
         run=run.info,
         seconds=(run.info.end_ns - run.info.begin_ns) / 1e9,
         messages=sum(1 for _ in run.messages.acknowledged()),
-        operations=_counts(run),
+        operations=_count_operations(run),
         checks=sorted(verdicts, key=lambda verdict: ("invalid", "unknown", "valid").index(verdict.result)),
         faults=faults,
         families=dict(sorted(Counter(fault.family for fault in faults).items())),
-        gaps=_gaps(run),
+        gaps=_collect_gaps(run),
         waits_s=failover_waits(run),
-        notes=[f"{_seconds(run, event):.1f} s: {event.name}" for event in run.events if event.kind == "note"],
+        unjudged=unjudged(verdicts),
+        headline=headline(verdicts),
+        notes=[f"{_to_seconds(run, event):.1f} s: {event.name}" for event in run.events if event.kind == "note"],
     )
 
 
-def _counts(run: RunData) -> list[Counts]:
+def _count_operations(run: RunData) -> list[Counts]:
     found = Counter((operation.workload, operation.outcome) for operation in run.operations)
     workloads = sorted({workload for workload, _ in found})
     return [Counts(name, found[name, "ok"], found[name, "fail"], found[name, "info"]) for name in workloads]
 
 
-def _faults(run: RunData) -> list[Fault]:
+def _collect_faults(run: RunData) -> list[Fault]:
     longest: dict[int, float] = {}
     for gap in client_gaps(run):
         longest[gap.fault_id] = max(gap.seconds, longest.get(gap.fault_id, 0.0))
     ended = [event for event in run.events if event.kind == "fault-end"]
-    ends = {event.fields["id"]: _seconds(run, event) for event in ended}
+    ends = {event.fields["id"]: _to_seconds(run, event) for event in ended}
     refused = {event.fields["id"] for event in ended if not event.fields.get("injected", True)}
     faults = []
     for event in run.events:
@@ -109,7 +120,7 @@ def _faults(run: RunData) -> list[Fault]:
                     event.name,
                     str(event.fields.get("class", "")),
                     msgspec.convert(event.fields.get("nodes", []), list[str]),
-                    _seconds(run, event),
+                    _to_seconds(run, event),
                     ends.get(number),
                     longest.get(number),
                     msgspec.convert(event.fields.get("fault", {}), dict[str, object]),
@@ -118,15 +129,17 @@ def _faults(run: RunData) -> list[Fault]:
     return faults
 
 
-def _gaps(run: RunData) -> list[Gaps]:
-    gaps = client_gaps(run)
+def _collect_gaps(run: RunData) -> list[Gaps]:
+    gaps, latencies = client_gaps(run), send_latencies(run)
     found = []
     for name in sorted({gap.fault for gap in gaps}):
         seconds = [gap.seconds for gap in gaps if gap.fault == name]
         alone = sum(gap.alone for gap in gaps if gap.fault == name)
-        found.append(Gaps(name, len(seconds), alone, percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds)))
+        waits = percentile(seconds, 0.5), percentile(seconds, 0.99), max(seconds)
+        sends = [percentile(latencies[name], share) for share in (0.5, 0.99)] if name in latencies else [None, None]
+        found.append(Gaps(name, len(seconds), alone, *waits, *sends))
     return found
 
 
-def _seconds(run: RunData, event: Event) -> float:
+def _to_seconds(run: RunData, event: Event) -> float:
     return (event.time_ns - run.info.begin_ns) / 1e9

@@ -8,7 +8,7 @@ bind = ["127.0.0.1", 7001]        # the port for its peers
 bootstrap = true                  # register_node: this node founds the group (exactly one does)
 segment_bytes = 1073741824        # register_node: largest file of the log
 
-[peers]                           # where this node dials each other one: a proxy may stand there
+[peers]                           # the address at which this node dials each peer, which may be a proxy's
 b = ["127.0.0.1", 7011]
 c = ["127.0.0.1", 7021]
 ```

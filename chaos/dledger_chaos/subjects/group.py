@@ -1,4 +1,4 @@
-"""Three processes of one subject: started, killed, paused and started again, each by its pid."""
+"""Group of three processes of one subject, which can be started, killed and paused."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class SubjectProcess:
 
     @property
     def pid(self) -> int | None:
-        """None while it does not run."""
+        """Pid of the process, None while it does not run."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self, *prefix: str) -> None:
-        """Start it, behind a command such as a tracer if there is a `prefix`."""
+        """Start the process unless it runs. `prefix` is a command that runs it, such as a tracer."""
         if self.pid is not None:
             return
         module = f"dledger_chaos.subjects.{self._kind}"
@@ -61,7 +61,7 @@ class SubjectProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill the process (SIGKILL), and wait until it has ended."""
         self.signal(signal.SIGKILL)
         self.wait()
 
@@ -71,7 +71,7 @@ class SubjectProcess:
 
 
 class SubjectGroup:
-    """`client_addresses` and `peer_addresses` are where nodes listen; `dial[(a, b)]` is where `a` dials `b`."""
+    """The nodes' processes. They listen at `client_addresses` and `peer_addresses`; `a` dials `b` at `dial[(a, b)]`."""
 
     def __init__(
         self,
@@ -110,17 +110,17 @@ class SubjectGroup:
         return self.processes[node_id]
 
     def start(self, *prefix: str) -> None:
-        """Start all that do not run."""
+        """Start all processes that do not run."""
         for process in self.processes.values():
             process.start(*prefix)
 
     def stop(self) -> None:
-        """Kill what runs, stopped or not."""
+        """Kill all processes, even paused ones."""
         for process in self.processes.values():
             process.kill()
 
     async def statuses(self) -> dict[str, dict[str, Json]]:
-        """What each node that answers says it is."""
+        """Return the status of each node that answers."""
         found: dict[str, dict[str, Json]] = {}
         for name in self.node_ids:
             async with SubjectClient(self.client_addresses[name]) as client:

@@ -1,11 +1,11 @@
 """`python -m dledger_chaos.subjects.pysyncobj_node --config FILE`: the same map on stock PySyncObj.
 
-The library runs as it is installed: its journal is on, everything else has its defaults.  Reads go through its log like
-writes, for its local reads are documented to be stale, and nobody is convicted of what he does not promise.  What the
-library reports as anything but success counts as `info`: its failures do not say whether a command takes effect later.
+The library runs with its defaults, except that its journal is on. Reads go through its log like writes, because it
+documents that local reads may be stale, and only its promises are judged. Every failure counts as `info`, because the
+library does not say whether the command takes effect later.
 
-A connection of two nodes is dialled by the one with the greater address.  `peers` names where this node dials the
-other, so a proxy may stand there; the nodes know each other by id.
+Of two nodes, the one with the greater address dials. `peers` names the addresses that this node dials, which may be
+proxies. The nodes know each other by id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dledger_chaos.subjects.registers import Json, RegisterMap, Result, encode_c
 
 
 class NamedNode(TCPNode):  # type: ignore[misc]  # the library is not typed
-    """A node that is known by its id everywhere, and dialled where this process is told to."""
+    """A node that has the same id everywhere, but an address of its own in each process."""
 
     def __init__(self, node_id: str, dial: tuple[str, int]) -> None:
         super().__init__(f"{node_id}:{dial[1]}")
@@ -73,7 +73,7 @@ class ReplicatedMap(SyncObj):  # type: ignore[misc]  # the library is not typed
 
 
 class PySyncObjSubject:
-    """Answers the port's requests from the library, whose callbacks come on its own thread."""
+    """Answers the port's requests from the library, which calls back on a thread of its own."""
 
     def __init__(self, replica: ReplicatedMap, node_id: str) -> None:
         self._replica = replica

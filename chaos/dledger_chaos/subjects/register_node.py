@@ -1,7 +1,7 @@
 """`python -m dledger_chaos.subjects.register_node --config FILE`: the map on this project's replicated log.
 
-Prints one line, `ready HOST:PORT`, once its client port listens; SIGTERM stops it.  Reads wait for a majority to
-confirm the leader (`Node.read_barrier`), so every operation is linearizable.  Its log needs no broker.
+It prints `ready HOST:PORT` once its client port listens, and stops at SIGTERM. Reads wait until a majority confirms the
+leader (`Node.read_barrier`), so every operation is linearizable.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import click
 
 from dledger import CommittedEntry, Leadership, Node, NodeConfig, SnapshotMeta
 from dledger.errors import BusyError, ConfigError, LogError, LogFullError, NotLeaderError, TooLargeError
-from dledger.logs import LogFormatter
 from dledger.statemachine import Restore
+from dledger_base.logs import LogFormatter
 from dledger_chaos.subjects.config import SubjectConfig, read_config
 from dledger_chaos.subjects.line_server import FAIL, INFO, Answer, LineServer
 from dledger_chaos.subjects.registers import Json, RegisterMap, Result, encode_command
@@ -29,13 +29,13 @@ SECRET = b"a subject of the chaos rig, on loopback"
 
 
 class Waiting:
-    """The context of one command: told what applying it came to, or that this node lost track of it."""
+    """The context of a command. It receives the result of the command, or the notice that the result is unknown."""
 
     def __init__(self, future: asyncio.Future[Result | None]) -> None:
         self._future = future
 
     def resolve(self, result: Result | None) -> None:
-        """`None`: its fate is unknown."""
+        """Set the result; None if the fate of the command is unknown."""
         if not self._future.done():
             self._future.set_result(result)
 
@@ -47,7 +47,7 @@ class RegisterMachine:
         self.map = RegisterMap()
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """Commands of one turn of the event loop share an entry; each is one line."""
+        """Apply entries. Commands of one turn of the event loop share an entry, one line for each command."""
         for entry in entries:
             results = [self.map.apply(line) for line in bytes(entry.records).splitlines()]
             waiting = [context for context in entry.contexts if isinstance(context, Waiting)]
@@ -55,7 +55,7 @@ class RegisterMachine:
                 context.resolve(result)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
-        """There are no views beside the map."""
+        """Do nothing: there are no views beside the map."""
 
     def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:  # noqa: ARG002 - a change of unknown outcome may be in no log
         for context in contexts:
@@ -63,7 +63,7 @@ class RegisterMachine:
                 context.resolve(None)
 
     def on_leadership(self, leadership: Leadership) -> None:
-        """The map is the same whoever leads."""
+        """Do nothing: the map is the same under every leader."""
 
     def snapshot(self) -> Iterator[bytes]:
         return iter([json.dumps(self.map.dump()).encode()])
@@ -130,7 +130,7 @@ class RegisterSubject:
 
 
 async def serve(config: SubjectConfig) -> int:
-    """Run until SIGTERM or SIGINT (0), or until the node cannot go on (1)."""
+    """Run until SIGTERM or SIGINT (0), or until the node cannot continue (1)."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

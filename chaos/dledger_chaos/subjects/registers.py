@@ -1,7 +1,7 @@
-"""The state machine on trial: a map of registers and logs, the same on every replicated log.
+"""The state machine under test: a map of registers and logs. All subjects use it.
 
-A command is one line of JSON: `{"op": "write" | "cas" | "append", "key": …, "value": …}`.  Applying it depends on
-nothing but the commands before it.
+A command is one line of JSON: `{"op": "write" | "cas" | "append", "key": …, "value": …}`. Its result depends only on
+the commands before it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 WRITES = frozenset(("write", "cas", "append"))
-"""The operations that change something."""
+"""Operations that change the state."""
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class Result(NamedTuple):
-    """What a command came to.  `ok` False: it was refused and changed nothing."""
+    """Result of a command. `ok` is False if it was refused and changed nothing."""
 
     ok: bool
     value: Json = None
@@ -34,19 +34,19 @@ class RegisterMap:
 
     @property
     def digest(self) -> int:
-        """Equal after equal histories."""
+        """Digest of all applied commands, in order."""
         return self._history
 
     def read(self, key: str) -> Json:
-        """A log's values in order, a register's value, or None for a key that was never written."""
+        """Return a log's values in order, a register's value, or None for a key that was never written."""
         log = self._logs.get(key)
         return self._registers.get(key) if log is None else list(log)
 
     def apply(self, command: bytes) -> Result:
-        """Apply one command.
+        """Apply one command, and return its result.
 
-        `write` answers None, `cas` (its value is `[expected, new]`) whether it replaced `expected`, `append` the place,
-        from 0, at which the value stands in its log.
+        For `write` it is None. For `cas`, whose value is `[expected, new]`, it is True if `expected` was replaced. For
+        `append` it is the value's index in its log, from 0.
         """
         self._history = crc32(command, self._history)
         operation = json.loads(command)
@@ -67,12 +67,12 @@ class RegisterMap:
         return Result(ok=True)
 
     def dump(self) -> dict[str, Json]:
-        """The whole state, to be compared between nodes."""
+        """Return the whole state, to be compared between nodes."""
         logs: dict[str, Json] = {key: list(log) for key, log in self._logs.items()}
         return {"registers": dict(self._registers), "logs": logs, "history": self._history}
 
     def load(self, state: dict[str, Json]) -> None:
-        """Replace the whole state by one that `dump` gave."""
+        """Replace the whole state by one that `dump` returned. Raises `TypeError` for anything else."""
         registers, logs, history = state["registers"], state["logs"], state["history"]
         if not (isinstance(registers, dict) and isinstance(logs, dict) and isinstance(history, int)):
             raise TypeError(f"a dump of registers, logs and history was expected, not {state!r:.100}")
@@ -82,5 +82,5 @@ class RegisterMap:
 
 
 def encode_command(operation: str, key: str, value: Json) -> bytes:
-    """One line, with its line end, as `RegisterMap.apply` takes it."""
+    """Return a command for `RegisterMap.apply`: one line, with its line end."""
     return json.dumps({"op": operation, "key": key, "value": value}, separators=(",", ":")).encode() + b"\n"

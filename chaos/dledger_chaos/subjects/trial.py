@@ -1,15 +1,17 @@
-"""`python -m dledger_chaos.subjects.trial KIND`: one schedule for both subjects, aimed at what a follower acknowledges.
+"""`python -m dledger_chaos.subjects.trial KIND`: one schedule for both subjects, aimed at followers' acknowledgements.
 
-1. Three nodes.  One follower is stopped (SIGSTOP) while clients write large values to registers, each register once.
-2. It goes on, and the other follower is stopped: whatever is acknowledged now, the first one has acknowledged.
-3. While it catches up and clients still write, the leader is killed (SIGKILL): as soon as the follower says in its log
-   that it cuts off entries which it has applied, or after some seconds.
-4. The other follower goes on.  Once somebody leads, both survivors are asked for every register, and the histories are
-   judged for linearizability.  A node that does not take reads says so, which is no answer.
+1. Three nodes run. One follower, `late`, is paused (SIGSTOP) while clients write large values to registers, each
+   register once.
+2. `late` is resumed (SIGCONT), and the other follower, `early`, is paused. From now on every acknowledged write has
+   been acknowledged by `late`.
+3. While `late` catches up and clients still write, the leader is killed (SIGKILL). This happens as soon as `late` logs
+   that it drops applied entries, or after some seconds.
+4. `early` is resumed. Once there is a leader, every register is read from both survivors, and the histories are judged
+   for linearizability. Refused reads do not count.
 
-It needs no loss of power and no lost message: a follower that drops what it has acknowledged, if only until the leader
-sends it again, is enough to lose it.  Rounds go on in fresh directories until one convicts.  The exit code is 1 then,
-and 0 if none did.
+The trial needs no loss of power and no lost message. To lose entries, it is enough that a follower drops acknowledged
+entries until the leader sends them again. Rounds run in fresh directories until one convicts the subject. The exit code
+is 1 then, else 0.
 """
 
 from __future__ import annotations
@@ -35,25 +37,25 @@ from dledger_chaos.subjects.group import Kind, SubjectGroup
 WORKLOAD: Final = "registers"
 IN_FLIGHT: Final = 48
 VALUE_BYTES: Final = 30_000
-"""Two of them fill what PySyncObj puts into one message."""
+"""Size of a value. Two values fill one message of PySyncObj."""
 BACKLOG_S: Final = 2.0
 CATCH_UP_S: Final = 6.0
 TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.002
 DROPPED: Final = b"truncating already-applied log entries"
-"""PySyncObj's words for it."""
+"""Text in PySyncObj's log when a follower drops applied entries."""
 SHORTEST_FILE: Final = "shortest.json"
 
 
 class Verdict(NamedTuple):
-    """What a round came to.  `lost` are the registers whose history no order explains."""
+    """Result of a round. `lost` has the registers whose histories are not linearizable."""
 
     outcomes: Counter[str]
     lost: dict[str, list[Operation]]
 
 
 async def trial(kind: Kind, directory: Path, seed: int) -> Verdict:
-    """One round in `directory`, which must be empty or missing."""
+    """Run one round in `directory`, which must be empty or missing."""
     directory.mkdir(parents=True, exist_ok=True)
     group = SubjectGroup(kind, directory)
     with Recorder(directory) as recorder:
@@ -62,17 +64,17 @@ async def trial(kind: Kind, directory: Path, seed: int) -> Verdict:
             leader = await group.leader(voters=3)
             survivors = [name for name in group.node_ids if name != leader]
             random.Random(seed).shuffle(survivors)
-            written = await _write(group, leader, survivors, recorder)
+            keys = await _write_registers(group, leader, survivors, recorder)
             await group.leader(voters=3)
             for survivor in survivors:
-                await _read(group, survivor, recorder, written)
+                await _read_registers(group, survivor, recorder, keys)
         finally:
             group.stop()
     return judge(directory)
 
 
-async def _write(group: SubjectGroup, leader: str, survivors: list[str], recorder: Recorder) -> list[str]:
-    """Write registers until the leader has been killed; returns them."""
+async def _write_registers(group: SubjectGroup, leader: str, survivors: list[str], recorder: Recorder) -> list[str]:
+    """Write registers until the leader has been killed. Return their keys."""
     written: list[str] = []
     killed = asyncio.Event()
 
@@ -97,14 +99,14 @@ async def _write(group: SubjectGroup, leader: str, survivors: list[str], recorde
         await asyncio.sleep(BACKLOG_S)
         group[late].signal(signal.SIGCONT)
         group[early].signal(signal.SIGSTOP)
-        await _until_something_is_dropped(group[late].log)
+        await _wait_for_dropped_entries(group[late].log)
         group[leader].kill()
         killed.set()
         group[early].signal(signal.SIGCONT)
     return written
 
 
-async def _until_something_is_dropped(log: Path) -> None:
+async def _wait_for_dropped_entries(log: Path) -> None:
     try:
         async with asyncio.timeout(CATCH_UP_S):
             while DROPPED not in log.read_bytes():  # noqa: ASYNC110 - another process is what changes it
@@ -113,7 +115,7 @@ async def _until_something_is_dropped(log: Path) -> None:
         pass
 
 
-async def _read(group: SubjectGroup, node_id: str, recorder: Recorder, keys: list[str]) -> None:
+async def _read_registers(group: SubjectGroup, node_id: str, recorder: Recorder, keys: list[str]) -> None:
     """Read every register through one node."""
     waiting = iter(keys)
 
@@ -133,7 +135,7 @@ async def _read(group: SubjectGroup, node_id: str, recorder: Recorder, keys: lis
 
 
 def judge(directory: Path) -> Verdict:
-    """Judge the history in `directory`; the shortest convicting one is left in `SHORTEST_FILE`."""
+    """Judge the history in `directory`. Write the shortest history that convicts the subject into `SHORTEST_FILE`."""
     outcomes: Counter[str] = Counter()
     histories: dict[str, list[Operation]] = {}
     for operation in read_operations(directory):
@@ -153,8 +155,10 @@ def judge(directory: Path) -> Verdict:
 
 @click.command()
 @click.argument("kind", type=click.Choice(["register_node", "pysyncobj_node"]))
-@click.option("--rounds", default=10, show_default=True, help="Most rounds.")
-@click.option("--seed", default=1, show_default=True, help="Of the first round; each next one has the next.")
+@click.option("--rounds", default=10, show_default=True, help="Maximum number of rounds.")
+@click.option(
+    "--seed", default=1, show_default=True, help="Seed of the first round; each further round has the next seed."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("trial-runs"), show_default=True)
 def main(kind: Kind, rounds: int, seed: int, out: Path) -> None:
     """Kill the leader of a subject under large writes, and judge what is left."""

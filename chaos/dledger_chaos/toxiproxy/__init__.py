@@ -1,5 +1,5 @@
-"""The proxy in every link: toxiproxy's server, built once per user, run with each cluster, and driven as a mesh.
+"""Proxies in all links of a cluster: toxiproxy's server, built once per user and started with each cluster.
 
-`build` makes the program, `server` runs it, `mesh` knows the links of a cluster and spoils them.  Nothing here stands
-in for the real server: where it cannot be built, nothing runs.
+`build` makes the program, and `server` runs it. `mesh` has the links of a cluster and puts toxics on them. `proxies`
+joins the server and the mesh of one cluster. There is no substitute: without toxiproxy, nothing runs.
 """

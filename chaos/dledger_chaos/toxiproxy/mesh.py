@@ -1,13 +1,13 @@
-"""The proxied links of a cluster, and what faults do to them.
+"""Proxied links of a cluster, and the effects of faults on them.
 
-A link is a proxy: whoever dials its target finds the proxy's address in its configuration.  A group of three nodes has
-twelve: six between the nodes (A dials B at one address, C dials B at another), one from the clients to each node, one
-from each node to the name server.
+A link is a proxy: the dialling process finds the proxy's address in its configuration. A group of three nodes has
+twelve links. Six are between the nodes: A dials B at one address, C dials B at another. Three lead from the clients to
+the nodes, and three from the nodes to the name server.
 
-A proxy sees connections, each with two streams: *upstream* from the dialler to the dialled, *downstream* back.  What A
-says to B travels upstream on A's link to B and downstream on B's link to A, so cutting one direction takes both.
+A connection has two streams: *upstream* from the dialler to the dialled process, and *downstream* back. Bytes from A to
+B travel upstream on A's link to B, and downstream on B's link to A. So a cut of one direction affects both links.
 
-Toxics are named after the fault that holds them, so that faults overlap freely and each is healed by itself.
+Every toxic belongs to the fault that holds it, so that faults overlap freely and each is healed by itself.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..errors import TargetError
 from .server import HOST, ToxiproxyServer
 
 CLIENTS: Final = "clients"
-"""The end of a link at which all clients are."""
+"""Name of the end of a link for all clients."""
 
 NAMESRV: Final = "namesrv"
-"""The end of a link at which the name server is."""
+"""Name of the end of a link for the name server."""
 
 SECOND_NAMESRV: Final = "namesrv-2"
-"""The same of another one, in a cluster that has two."""
+"""Name of the end of a link for the second name server, in a cluster that has two."""
 
 NAME_SERVERS: Final = frozenset({NAMESRV, SECOND_NAMESRV})
 
 REMOVE_S: Final = 5.0
-"""The server removes a toxic at once, once what it holds was taken, or never."""
+"""Time limit in seconds for the server to remove a toxic. Removal hangs if nobody takes the bytes that it holds."""
 
 Stream = Literal["upstream", "downstream"]
 
@@ -59,12 +59,12 @@ class Link:
 
     @property
     def address(self) -> str:
-        """Where `source` dials."""
+        """The address that `source` dials."""
         return f"{self.host}:{self.listen}"
 
 
 class Direction(NamedTuple):
-    """All bytes that `source` sends to `target`, whoever dialled."""
+    """All bytes that `source` sends to `target`, on links that either of them dials."""
 
     source: str
     target: str
@@ -72,10 +72,10 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Toxic:
-    """What happens to a direction, in toxiproxy's terms; see its documentation for the attributes' units.
+    """Effect on a direction, in toxiproxy's terms; its documentation has the attributes' units.
 
-    Three ways to cut: `timeout` with `timeout=0` swallows what is sent and ends the connections when healed; `HOLD`
-    keeps it and delivers it when healed; a refused link (see `Mesh.refuse`) ends at once.
+    There are three ways to cut. `timeout` with `timeout=0` swallows the sent bytes and ends the connections when
+    healed. `HOLD` keeps the bytes and delivers them when healed. A refused link (`Mesh.refuse`) ends at once.
     """
 
     kind: str
@@ -84,12 +84,14 @@ class Toxic:
 
 
 HOLD: Final = Toxic("latency", {"latency": 3_600_000})
-"""Keeps what is sent.  So does `bandwidth` with `rate=0`, but behind it no other toxic of the stream can be removed:
-what that one still has finds no room.  Here there is room for 1,024 pieces.
+"""Toxic that holds all bytes until it is removed.
+
+`bandwidth` with `rate=0` would hold them, too. But then no other toxic of the stream could be removed, because nothing
+would take the bytes that it holds. This toxic takes up to 1,024 buffers.
 """
 
 
-class _Placed(NamedTuple):
+class _PlacedToxic(NamedTuple):
     proxy: str
     name: str
     stream: Stream
@@ -103,9 +105,9 @@ class Mesh:
         self.links = {link.name: link for link in links}
         self._server = server
         self._proxies: dict[str, Proxy] = {}
-        self._serial = count(1)
-        self._placed: dict[Hashable, list[_Placed]] = {}
-        self._refused: dict[Hashable, tuple[str, ...]] = {}
+        self._toxic_numbers = count(1)
+        self._toxics: dict[Hashable, list[_PlacedToxic]] = {}
+        self._refused_links: dict[Hashable, tuple[str, ...]] = {}
         self._lock = Lock()
 
     def start(self) -> None:
@@ -121,11 +123,11 @@ class Mesh:
         self._proxies = self._server.client.proxies()
 
     def address(self, source: str, target: str) -> str:
-        """Where `source` dials `target`."""
+        """Return the address at which `source` dials `target`."""
         return self.links[f"{source}-to-{target}"].address
 
     def streams(self, direction: Direction) -> Iterator[tuple[Link, Stream]]:
-        """Yield the streams that carry a direction: of the links that either end dialled."""
+        """Yield the streams that carry a direction, on links that either end dials."""
         dialled = self.links.get(f"{direction.source}-to-{direction.target}")
         if dialled is not None:
             yield dialled, "upstream"
@@ -133,44 +135,44 @@ class Mesh:
         if accepted is not None:
             yield accepted, "downstream"
 
-    def _streams(self, directions: Iterable[Direction]) -> list[tuple[Link, Stream]]:
-        """All streams that carry directions; raises `TargetError` if there is none: a fault there would hit nobody."""
+    def _find_streams(self, directions: Iterable[Direction]) -> list[tuple[Link, Stream]]:
+        """Return all streams that carry directions. Raises `TargetError` without any: a fault would do nothing."""
         streams = [pair for direction in directions for pair in self.streams(direction)]
         if not streams:
             raise TargetError("no link of this cluster carries any of these directions")
         return streams
 
     async def spoil(self, holder: Hashable, directions: Iterable[Direction], toxic: Toxic) -> None:
-        """Put a toxic on directions, in the name of `holder`, until `release(holder)`."""
-        streams = dict.fromkeys(self._streams(directions))
-        await asyncio.to_thread(self._add, holder, list(streams), toxic)
+        """Put a toxic on directions until `release(holder)`."""
+        streams = dict.fromkeys(self._find_streams(directions))
+        await asyncio.to_thread(self._add_toxics, holder, list(streams), toxic)
 
     async def spoil_links(self, holder: Hashable, links: Iterable[Link], stream: Stream, toxic: Toxic) -> None:
         """Put a toxic on one stream of links."""
-        await asyncio.to_thread(self._add, holder, [(link, stream) for link in links], toxic)
+        await asyncio.to_thread(self._add_toxics, holder, [(link, stream) for link in links], toxic)
 
     async def refuse(self, holder: Hashable, directions: Iterable[Direction]) -> None:
-        """Close every link that a direction uses, both ways: connections end, new ones are refused."""
-        names = tuple(dict.fromkeys(link.name for link, _ in self._streams(directions)))
-        await asyncio.to_thread(self._disable, holder, names)
+        """Close every link of these directions until `release(holder)`: connections end, and new ones are refused."""
+        names = tuple(dict.fromkeys(link.name for link, _ in self._find_streams(directions)))
+        await asyncio.to_thread(self._disable_links, holder, names)
 
     async def release(self, holder: Hashable) -> None:
-        """Heal what `holder` did to any link; nothing happens if that is nothing."""
-        await asyncio.to_thread(self._release, holder)
+        """Remove the toxics of a holder, and reopen the links that it has closed."""
+        await asyncio.to_thread(self._release_holder, holder)
 
     async def release_all(self) -> None:
-        """Heal every link, whoever spoiled it."""
-        await asyncio.to_thread(self._reset)
+        """Heal every link, for all holders."""
+        await asyncio.to_thread(self._release_everything)
 
-    def _add(self, holder: Hashable, streams: list[tuple[Link, Stream]], toxic: Toxic) -> None:
+    def _add_toxics(self, holder: Hashable, streams: list[tuple[Link, Stream]], toxic: Toxic) -> None:
         with self._lock:
-            placed = self._placed.setdefault(holder, [])
+            placed = self._toxics.setdefault(holder, [])
             for link, stream in streams:
-                one = _Placed(link.name, f"fault-{next(self._serial)}", stream, toxic)
-                self._place(one)
-                placed.append(one)
+                toxic_on_link = _PlacedToxic(link.name, f"fault-{next(self._toxic_numbers)}", stream, toxic)
+                self._place_toxic(toxic_on_link)
+                placed.append(toxic_on_link)
 
-    def _place(self, placed: _Placed) -> None:
+    def _place_toxic(self, placed: _PlacedToxic) -> None:
         toxic = placed.toxic
         try:
             self._proxies[placed.proxy].add_toxic(
@@ -183,49 +185,49 @@ class Mesh:
         except (InvalidToxic, NotFound, ProxyExists, OSError) as error:
             raise TargetError(f"toxiproxy refused {toxic} on {placed.proxy}: {error}") from error
 
-    def _disable(self, holder: Hashable, names: tuple[str, ...]) -> None:
+    def _disable_links(self, holder: Hashable, names: tuple[str, ...]) -> None:
         with self._lock:
-            self._refused[holder] = names
+            self._refused_links[holder] = names
             for name in names:
                 self._proxies[name].disable()
 
-    def _release(self, holder: Hashable) -> None:
+    def _release_holder(self, holder: Hashable) -> None:
         with self._lock:
-            self._heal(self._placed.pop(holder, []), self._refused.pop(holder, ()))
+            self._heal_links(self._toxics.pop(holder, []), self._refused_links.pop(holder, ()))
 
-    def _reset(self) -> None:
+    def _release_everything(self) -> None:
         with self._lock:
-            placed = [each for held in self._placed.values() for each in held]
-            refused = [name for names in self._refused.values() for name in names]
-            self._placed.clear()
-            self._refused.clear()
-            self._heal(placed, refused)
+            placed = [each for held in self._toxics.values() for each in held]
+            refused = [name for names in self._refused_links.values() for name in names]
+            self._toxics.clear()
+            self._refused_links.clear()
+            self._heal_links(placed, refused)
 
-    def _heal(self, placed: Sequence[_Placed], refused: Iterable[str]) -> None:
-        """Remove toxics, and enable links that nobody refuses any more.
+    def _heal_links(self, placed: Sequence[_PlacedToxic], refused: Iterable[str]) -> None:
+        """Remove toxics, and enable links that no holder refuses any more.
 
-        What a toxic holds goes to the next one on its stream, or to who reads there.  If nobody takes it, the server
-        never answers about that link again, and it is replaced: all connections end.
+        The held bytes of a removed toxic go to the next toxic on the stream, or to the reader. If neither takes them,
+        the server never answers about that link again. Then the server is replaced, which ends all connections.
         """
-        if all(map(self._remove, placed)):
-            for name in set(refused) - self._still_refused:
+        if all(map(self._remove_toxic, placed)):
+            for name in set(refused) - self._refused_names:
                 self._proxies[name].enable()
         else:
             self._server.stop()
             self._server.start()
             self.start()
-            for name in self._still_refused:
+            for name in self._refused_names:
                 self._proxies[name].disable()
-            for held in self._placed.values():
+            for held in self._toxics.values():
                 for each in held:
-                    self._place(each)
+                    self._place_toxic(each)
 
     @property
-    def _still_refused(self) -> set[str]:
-        return {name for names in self._refused.values() for name in names}
+    def _refused_names(self) -> set[str]:
+        return {name for names in self._refused_links.values() for name in names}
 
-    def _remove(self, placed: _Placed) -> bool:
-        """Whether the server has removed a toxic."""
+    def _remove_toxic(self, placed: _PlacedToxic) -> bool:
+        """Remove a toxic; return True if the server has removed it."""
         try:
             self._server.call("DELETE", f"/proxies/{placed.proxy}/toxics/{placed.name}", timeout_s=REMOVE_S)
         except TargetError:

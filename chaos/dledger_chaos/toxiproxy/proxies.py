@@ -23,13 +23,13 @@ class Proxies:
 
     @property
     def mesh(self) -> Mesh:
-        """The links; known from the first start on, also after a stop."""
+        """The links. Raises `TargetError` before the first start."""
         if self._mesh is None:
             raise TargetError("the cluster is not started")
         return self._mesh
 
     async def build(self) -> None:
-        """Make sure that there is a program to run, which may take half a minute; raises `BuildError`."""
+        """Build toxiproxy's server if it is missing, which may take half a minute. Raises `BuildError`."""
         await asyncio.to_thread(toxiproxy_server)
 
     async def start(self, api_port: int, links: Sequence[Link]) -> Mesh:

@@ -22,15 +22,15 @@ STOP_S: Final = 5.0
 CALL_S: Final = 10.0
 
 _POLL_S: Final = 0.01
-_LOCAL: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Calls to 127.0.0.1 never go through a proxy that the environment names."""
+_OPENER_WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opener for calls to 127.0.0.1, which ignores proxies in the environment."""
 
 
 class ToxiproxyServer:
     """Runs the server while used as a context; every method blocks.
 
-    `client` is PyPI's `toxiproxy-python`, which addresses one server per process; `call` is the server's own API, for
-    what that client lacks.  `seed` makes jitter and toxicity repeatable.
+    `client` is PyPI's `toxiproxy-python`, which addresses one server per process. `call` uses the server's own API, for
+    calls that the client lacks. `seed` makes jitter and toxicity repeatable.
     """
 
     def __init__(self, program: Path, port: int, *, log_file: Path, seed: int = 0) -> None:
@@ -54,7 +54,7 @@ class ToxiproxyServer:
         os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), HOST]))  # the client honours it
         self.client.update_api_consumer(HOST, self.port)
         deadline = time.monotonic() + START_S
-        while not self._answers():
+        while not self._is_answering():
             if self._process.poll() is not None or time.monotonic() >= deadline:
                 self.stop()
                 raise TargetError(f"toxiproxy does not answer on port {self.port}: see {self._log_file}")
@@ -90,7 +90,7 @@ class ToxiproxyServer:
             method=method,
         )
         try:
-            with _LOCAL.open(request, timeout=timeout_s) as response:
+            with _OPENER_WITHOUT_PROXY.open(request, timeout=timeout_s) as response:
                 answer = response.read()
         except urllib.error.HTTPError as error:
             raise TargetError(f"toxiproxy: {method} {path}: {error.code} {error.read()[:200]!r}") from error
@@ -98,7 +98,7 @@ class ToxiproxyServer:
             raise TargetError(f"toxiproxy: {method} {path}: {error}") from error
         return json.loads(answer) if answer else None
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         try:
             self.call("GET", "/version")
         except TargetError:

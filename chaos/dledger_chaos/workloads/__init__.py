@@ -1,5 +1,5 @@
-"""Workloads: clients at work while faults strike; one module each, with an entry in `registry`.
+"""Workloads: clients that work while faults strike. `registry` lists them; each is a module with an `ENTRY`.
 
-A workload only records what it asked and what it was told (`history`); whether that was right is for `checkers`.
-Start reading at `base.py`; the simplest workload is `append.py`.
+A workload only records its requests and the answers (`history`); `checkers` judge them afterwards. Start reading at
+`base.py`; the simplest workload is `ordered.py`.
 """

@@ -1,13 +1,13 @@
-"""Messages with unique values, sent in every way there is, and looked up right after they were acknowledged.
+"""Unique messages, sent in all ways that a producer has. Some are looked up as soon as they are acknowledged.
 
 | process | sends |
 |---|---|
-| `one-<n>` | one message at a time; these show how long clients have to wait for a new leader |
-| `many` | up to 32 at the same time |
+| `one-0`, `one-1` | one message after another; their waits show how long clients wait for a new leader |
+| `many` | up to 32 messages concurrently |
 | `batch` | batches of 2 to 100 messages |
-| `repeat` | one at a time, repeating what was of unknown outcome |
-| `idempotent` | the same, asking the brokers to answer a repetition and not to store it |
-| `oneway` | without an answer |
+| `repeat` | one message after another, repeated after an unknown outcome |
+| `idempotent` | like `repeat`, but as idempotent sends, of which brokers store no repetition |
+| `oneway` | one-way messages, which get no answer |
 
 Only `repeat` may store a message twice. At the end every queue is read from every node.
 """
@@ -36,16 +36,16 @@ LARGEST_BYTES: Final = 200_000
 LARGEST_BATCH: Final = 100
 
 SINGLE_SENDS: Final = {"repeat": "send-repeating", "idempotent": "send-idempotent"}
-"""Processes that repeat attempts of unknown outcome, and how their sends are recorded."""
+"""Functions under which sends are recorded, by process, for processes that repeat attempts of unknown outcome."""
 
 _PAUSE_SECONDS: Final = 0.005
 _BATCH_PAUSE_SECONDS: Final = 0.05
-_LOOK_UPS: Final = 0.03
-"""The share of acknowledged messages that is looked up at once."""
+_LOOK_UP_SHARE: Final = 0.03
+"""Share of acknowledged messages that is looked up at once."""
 
 
 class AppendWorkload:
-    """See the module."""
+    """Clients of the workload `append`, as the module describes it."""
 
     name = NAME
 
@@ -75,7 +75,9 @@ class AppendWorkload:
                 f = SINGLE_SENDS.get(process, "send")
                 sends = RecordedSends(ctx.recorder, NAME, process, producer, TOPIC, f=f)
                 rng = random.Random(ctx.rng.random())
-                work = {"many": self._many, "batch": self._batches, "oneway": self._oneway}.get(process, self._one)
+                work = {"many": self._send_concurrently, "batch": self._send_batches, "oneway": self._send_oneway}.get(
+                    process, self._send_singly
+                )
                 tasks.create_task(work(ctx, sends, rng), name=f"append {process}")
 
     async def finish(self, ctx: WorkloadContext) -> None:
@@ -87,24 +89,24 @@ class AppendWorkload:
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
-    async def _one(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    async def _send_singly(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             sent = await sends.send(message_bytes(rng))
-            if sent is not None and rng.random() < _LOOK_UPS:
+            if sent is not None and rng.random() < _LOOK_UP_SHARE:
                 await self._look_up(ctx, rng, *sent)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _many(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    async def _send_concurrently(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             await asyncio.gather(*(sends.send(message_bytes(rng)) for _ in range(rng.randint(1, IN_FLIGHT))))
             await asyncio.sleep(_PAUSE_SECONDS * IN_FLIGHT / 2)
 
-    async def _batches(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    async def _send_batches(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             await sends.send_batch([rng.randint(0, 300) for _ in range(rng.randint(2, LARGEST_BATCH))])
             await asyncio.sleep(_BATCH_PAUSE_SECONDS)
 
-    async def _oneway(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    async def _send_oneway(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             await sends.send_oneway(message_bytes(rng))
             await asyncio.sleep(_BATCH_PAUSE_SECONDS)
@@ -138,13 +140,13 @@ class AppendWorkload:
 
 
 def message_bytes(rng: random.Random) -> int:
-    """The size of a message: mostly small, sometimes large."""
+    """Return the size of a message: mostly small, sometimes large."""
     return rng.randint(0, 2_000) if rng.random() < 0.99 else rng.randint(2_000, LARGEST_BYTES)
 
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "unique messages: one by one, many at once, batches, one-way; looked up, and read from every node at the end",
+    "unique messages, sent one by one, concurrently, in batches and one-way; some are looked up once acknowledged",
     "broker",
     AppendWorkload,
 )

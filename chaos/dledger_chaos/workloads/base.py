@@ -1,11 +1,11 @@
-"""Interface of workloads: what one is given and what it must do."""
+"""Interface of workloads: their surroundings, and the methods that a run awaits."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -27,10 +27,10 @@ RETENTION: Final = "retention"
 
 @dataclass(frozen=True, slots=True)
 class NodeAddresses:
-    """Where clients reach one node, as `host:port`.
+    """Addresses of one node, as `host:port`.
 
-    `client` leads through the proxy. `http` does not, so that observations go on while clients are cut off; it is empty
-    if the node has none.
+    `client` is the address of the node's proxy. `http` has no proxy, so that a node can be observed while clients are
+    cut off. It is empty if the node has no HTTP port.
     """
 
     node_id: str
@@ -41,9 +41,10 @@ class NodeAddresses:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadContext:
-    """What a workload may use. `rng` is its own and seeded; `directory` is its own and exists.
+    """Surroundings of a workload. `rng` is its own and seeded; `directory` is its own and exists.
 
     `capabilities` are those of the target. When `stopping` is set, `run` ends within the deadline of its operations.
+    `healed` is set while `run` works, once all faults are healed and the cluster is whole.
     """
 
     namesrv: str
@@ -53,6 +54,7 @@ class WorkloadContext:
     stopping: asyncio.Event
     capabilities: frozenset[str]
     directory: Path
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def sleep_or_stop(ctx: WorkloadContext, seconds: float) -> None:
@@ -69,11 +71,11 @@ class Workload(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in the registry, and of all recorded operations."""
+        """Name of the workload in the registry and in all recorded operations."""
         ...
 
     async def setup(self, ctx: WorkloadContext) -> None:
-        """Make topics and start clients, before the first fault. An exception ends the run as unknown."""
+        """Make topics and start clients, before the first fault. An exception ends the run without a verdict."""
         ...
 
     async def run(self, ctx: WorkloadContext) -> None:
@@ -81,9 +83,9 @@ class Workload(Protocol):
         ...
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Read what is there, once all faults are healed and all nodes have caught up; then stop the clients.
+        """Read the final content, once all faults are healed and all nodes have caught up; then stop the clients.
 
-        It is awaited even if `run` failed. What cannot be read is recorded; the checkers call the run unknown then.
+        It is awaited even if `run` failed. Failed reads are recorded; the checkers call the run unknown then.
         """
         ...
 

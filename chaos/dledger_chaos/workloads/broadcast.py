@@ -1,7 +1,7 @@
-"""Consumers that broadcast: each is to be given every message, and keeps in a file of its own how far it is.
+"""Broadcasting consumers: each member gets every message, and keeps its offsets in a file of its own.
 
-Members leave after a few seconds and come back with their files. At the end each stays until everything that was
-acknowledged has been delivered to it.
+Members leave after a few seconds and come back with their files. At the end each member stays until all acknowledged
+messages have been delivered to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FINAL_SECONDS: Final = 90.0
 
 
 class BroadcastWorkload:
-    """See the module."""
+    """Clients of the workload `broadcast`, as the module describes it."""
 
     name = NAME
 
@@ -56,14 +56,14 @@ class BroadcastWorkload:
             rng = random.Random(ctx.rng.random())
             tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for member in MEMBERS:
-                consumer = partial(self._consumer, ctx, member)
+                consumer = partial(self._make_consumer, ctx, member)
                 tasks.create_task(come_and_go(ctx, random.Random(ctx.rng.random()), _LIFE_SECONDS, consumer))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Wait until everything is delivered to everyone; read every queue from every node."""
         if self._producer is not None:
             await self._producer.close()
-        await asyncio.gather(*(self._deliver_the_rest(ctx, member) for member in MEMBERS))
+        await asyncio.gather(*(self._deliver_rest(ctx, member) for member in MEMBERS))
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
@@ -71,11 +71,11 @@ class BroadcastWorkload:
         for arrivals in self._arrivals.values():
             arrivals.expect(value)
 
-    async def _deliver_the_rest(self, ctx: WorkloadContext, member: str) -> None:
-        async with self._consumer(ctx, member):
+    async def _deliver_rest(self, ctx: WorkloadContext, member: str) -> None:
+        async with self._make_consumer(ctx, member):
             await self._arrivals[member].wait(_FINAL_SECONDS)
 
-    def _consumer(self, ctx: WorkloadContext, member: str) -> PushConsumer:
+    def _make_consumer(self, ctx: WorkloadContext, member: str) -> PushConsumer:
         async def handle(message: ReceivedMessage) -> None:
             ctx.recorder.invoke(NAME, member, "deliver", str(message.queue)).ok(seen_of(message))
             self._arrivals[member].came(decode_payload(message.body))
@@ -87,6 +87,5 @@ class BroadcastWorkload:
 
 
 ENTRY: Final = WorkloadEntry(
-    NAME, "consumers that broadcast come and go while messages are sent", "broker", BroadcastWorkload
+    NAME, "broadcasting consumers that leave and come back with their files of offsets", "broker", BroadcastWorkload
 )
-"""The line of the registry."""

@@ -1,7 +1,7 @@
 """Topics and consumer groups that are created, deleted and looked up while leaders change.
 
-Every name is touched by one client only, one operation after the other; what is not answered may have taken effect, or
-may take effect later.
+Only one client uses a name, with one operation after the other. An operation without an answer may have taken effect,
+or may take effect later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .base import WorkloadContext, WorkloadEntry
 NAME: Final = "catalogue"
 CLIENTS: Final = 4
 OPERATIONS_PER_NAME: Final = 12
-"""After which a client goes on with another name."""
+"""Number of operations after which a client uses another name."""
 
 _DEADLINE_SECONDS: Final = 5.0
 _FINAL_SECONDS: Final = 30.0
@@ -27,7 +27,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class CatalogueWorkload:
-    """See the module."""
+    """Clients of the workload `catalogue`, as the module describes it."""
 
     name = NAME
 
@@ -35,21 +35,21 @@ class CatalogueWorkload:
         self._keys: list[str] = []
 
     async def setup(self, ctx: WorkloadContext) -> None:
-        """Nothing has to be there."""
+        """Do nothing: no topic or group has to exist."""
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Create, delete and look up until the end."""
+        """Create, delete and read until the end."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(CLIENTS):
-                tasks.create_task(self._work(ctx, number, random.Random(ctx.rng.random())))
+                tasks.create_task(self._use_names(ctx, number, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Look everything up once more."""
+        """Read everything once more."""
         async with Admin(ctx.namesrv, timeout=_FINAL_SECONDS) as admin:
             for key in self._keys:
                 await _operate(ctx, admin, "final", "read", key)
 
-    async def _work(self, ctx: WorkloadContext, number: int, rng: random.Random) -> None:
+    async def _use_names(self, ctx: WorkloadContext, number: int, rng: random.Random) -> None:
         async with Admin(ctx.namesrv, timeout=_DEADLINE_SECONDS) as admin:
             names = 0
             while not ctx.stopping.is_set():
@@ -66,7 +66,7 @@ class CatalogueWorkload:
 
 
 async def _operate(ctx: WorkloadContext, admin: Admin, process: str, f: str, key: str) -> None:
-    """One operation, recorded: `create` and `delete` write true and false, `read` finds one of them."""
+    """Run and record an operation: `create` and `delete` write true and false, `read` finds true or false."""
     kind, _, name = key.partition(":")
     value = None if f == "read" else f == "create"
     invocation = ctx.recorder.invoke(NAME, process, f, key, value)
@@ -96,4 +96,6 @@ async def _exists(admin: Admin, kind: str, name: str) -> bool:
     return True
 
 
-ENTRY: Final = WorkloadEntry(NAME, "topics and groups: created, deleted, looked up", "broker", CatalogueWorkload)
+ENTRY: Final = WorkloadEntry(
+    NAME, "topics and consumer groups that are created, deleted and looked up", "broker", CatalogueWorkload
+)

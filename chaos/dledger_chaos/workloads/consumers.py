@@ -1,8 +1,8 @@
 """A consumer group whose members come and go while messages are sent.
 
-Three members handle one message at a time; each leaves after a few seconds and comes back, so that queues move all the
-time. At the end one more member stays until everything that was acknowledged has been delivered, and the group's
-committed offsets are read.
+Three members handle one message at a time. Some handlings last longer than a rebalancing. Each member leaves after a
+few seconds and comes back, so that queues change their owners all the time. At the end one more member stays until all
+acknowledged messages have been delivered. Then the group's committed offsets are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from dledger_client import Admin, ClientError, MessageQueue, Producer, PushConsumer, ReceivedMessage, SendResult
 
 from .base import WorkloadContext, WorkloadEntry
-from .members import come_and_go, send_on
+from .members import come_and_go, send_on, work
 from .payload import decode_payload
 from .reading import TopicReader
 from .records import seen_of
@@ -34,7 +34,7 @@ _FINAL_SECONDS: Final = 90.0
 
 
 class ConsumersWorkload:
-    """See the module."""
+    """Clients of the workload `consumers`, as the module describes it."""
 
     name = NAME
 
@@ -58,14 +58,14 @@ class ConsumersWorkload:
             tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for number in range(MEMBERS):
                 rng = random.Random(ctx.rng.random())
-                consumer = partial(self._consumer, ctx, f"member-{number}")
+                consumer = partial(self._make_consumer, ctx, f"member-{number}", rng)
                 tasks.create_task(come_and_go(ctx, rng, _LIFE_SECONDS, consumer))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Wait until everything is delivered; read every queue from every node, and the committed offsets."""
         if self._producer is not None:
             await self._producer.close()
-        await self._deliver_the_rest(ctx)
+        await self._deliver_rest(ctx)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, Admin(ctx.namesrv) as admin:
             await reader.scan(TOPIC, ctx)
             committed = ctx.recorder.invoke(NAME, "final", "group-offsets", GROUP)
@@ -79,15 +79,20 @@ class ConsumersWorkload:
     def _on_acknowledged(self, value: str, _: SendResult) -> None:
         self._arrivals.expect(value)
 
-    async def _deliver_the_rest(self, ctx: WorkloadContext) -> None:
-        async with self._consumer(ctx, "last"):
+    async def _deliver_rest(self, ctx: WorkloadContext) -> None:
+        ctx.recorder.invoke(NAME, "last", "stay", "").ok()
+        async with self._make_consumer(ctx, "last", None):
             await self._arrivals.wait(_FINAL_SECONDS)
 
-    def _consumer(self, ctx: WorkloadContext, process: str) -> PushConsumer:
+    def _make_consumer(self, ctx: WorkloadContext, process: str, rng: random.Random | None) -> PushConsumer:
+        """Return a member. Without `rng` its handler takes no time."""
+
         async def handle(message: ReceivedMessage) -> None:
             queue = MessageQueue(*message.queue)
             ctx.recorder.invoke(NAME, process, "deliver", str(queue)).ok(seen_of(message))
             self._arrivals.came(decode_payload(message.body))
+            if rng is not None:
+                await work(ctx, rng, 0.0)
 
         return PushConsumer(ctx.namesrv, GROUP, TOPIC, handle, concurrency=1, start_timeout=None)
 

@@ -1,7 +1,7 @@
-"""An unmodified client that others wrote: the C++ one that PyPI's `rocketmq` wraps, as producer and consumer.
+"""RocketMQ's unmodified C++ client, which PyPI's `rocketmq` wraps, as producer and consumer.
 
-It runs in a process of its own (`cpp_driver`), which is killed and started again now and then, as applications are. The
-topic has one queue, because the client does not tell in which queue a message was stored. It repeats sends by itself.
+It runs in a process of its own (`cpp_driver`), which is killed and started again now and then. The topic has one queue,
+because the client does not report in which queue a message was stored. The client repeats sends by itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What the driver writes; see there."""
+    """A line of the driver's output."""
 
     ns: int
     begin: str | None = None
@@ -48,7 +48,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class CppWorkload:
-    """See the module."""
+    """Clients of the workload `cpp`, as the module describes it."""
 
     name = NAME
 
@@ -65,7 +65,7 @@ class CppWorkload:
         self._client = _Client(ctx, self._queue)
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Keep one process running, another one after each kill."""
+        """Keep one process running. Kill it now and then, and start another one."""
         assert self._client is not None
         rng = random.Random(ctx.rng.random())
         await self._client.start()
@@ -90,24 +90,24 @@ class CppWorkload:
 
 
 class _Client:
-    """The driver's process, one after the other, and what they say."""
+    """The driver's processes, one after another, and their output."""
 
     def __init__(self, ctx: WorkloadContext, queue: MessageQueue) -> None:
         self._recorder: Recorder = ctx.recorder
         self._namesrv = ctx.namesrv
         self._directory = ctx.directory
         self._queue = queue
-        self._started = 0
+        self._process_count = 0
         self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._under_way: dict[str, Invocation] = {}
+        self._reader_task: asyncio.Task[None] | None = None
+        self._pending_sends: dict[str, Invocation] = {}
         self._acknowledged: set[str] = set()
         self._delivered: set[str] = set()
 
     async def start(self) -> None:
-        """Start a process; its home directory, where the library logs, is the workload's."""
-        name = f"p{self._started}"
-        self._started += 1
+        """Start a process. Its home directory, into which the library logs, is the workload's directory."""
+        name = f"p{self._process_count}"
+        self._process_count += 1
         with (self._directory / "stderr.txt").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, str(DRIVER), self._namesrv, TOPIC, GROUP, name, "0"),
@@ -117,40 +117,40 @@ class _Client:
                 env={**os.environ, "HOME": str(self._directory)},
             )
         assert self._process.stdout is not None
-        self._reading = asyncio.create_task(self._read(name, self._process.stdout))
+        self._reader_task = asyncio.create_task(self._read_lines(name, self._process.stdout))
 
     async def ended_or(self, stopping: asyncio.Event) -> None:
         """Wait until the process has ended by itself, or `stopping` is set."""
-        assert self._reading is not None
+        assert self._reader_task is not None
         waiting = asyncio.create_task(stopping.wait())
         try:
-            await asyncio.wait((self._reading, waiting), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self._reader_task, waiting), return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process (SIGKILL)."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
-        await self._ended()
+        await self._wait_ended()
 
     async def stop_sending(self) -> None:
-        """Let it go on consuming only."""
+        """Stop the process from sending; it only consumes from then on."""
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
             self._process.stdin.write(b"stop-sending\n")
 
     async def close(self) -> None:
-        """End its input; kill it if it does not end then."""
+        """Close the standard input of the process. Kill the process if it does not end then."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             try:
                 async with asyncio.timeout(_END_SECONDS):
-                    await self._ended()
+                    await self._wait_ended()
             except TimeoutError:
                 await self.kill()
 
     async def wait_delivered(self, seconds: float) -> None:
-        """Wait until everything that was acknowledged has been delivered, but not longer."""
+        """Wait until all acknowledged messages have been delivered, for `seconds` at most."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while loop.time() < deadline:
@@ -158,29 +158,29 @@ class _Client:
                 return
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _ended(self) -> None:
+    async def _wait_ended(self) -> None:
         if self._process is not None:
             await self._process.wait()
-        if self._reading is not None:
-            await self._reading
+        if self._reader_task is not None:
+            await self._reader_task
 
-    async def _read(self, process: str, lines: asyncio.StreamReader) -> None:
+    async def _read_lines(self, process: str, lines: asyncio.StreamReader) -> None:
         decoder = msgspec.json.Decoder(_Line)
         while text := await lines.readline():
             if not text.endswith(b"\n"):
-                break  # killed in the middle of it
-            self._take(process, decoder.decode(text))
-        for invocation in self._under_way.values():
+                break  # the process was killed while it wrote the line
+            self._handle_line(process, decoder.decode(text))
+        for invocation in self._pending_sends.values():
             invocation.info("the client was killed")
-        self._under_way.clear()
+        self._pending_sends.clear()
 
-    def _take(self, process: str, line: _Line) -> None:
+    def _handle_line(self, process: str, line: _Line) -> None:
         if line.begin is not None:
-            self._under_way[line.begin] = self._recorder.invoke(
+            self._pending_sends[line.begin] = self._recorder.invoke(
                 NAME, process, "send-repeating", TOPIC, line.begin, at_ns=line.ns
             )
         elif line.end is not None:
-            invocation = self._under_way.pop(line.end)
+            invocation = self._pending_sends.pop(line.end)
             invocation.at(line.ns)
             if line.error:
                 invocation.info(line.error)
@@ -188,13 +188,13 @@ class _Client:
                 invocation.ok(**msgspec.structs.asdict(Stored(str(self._queue), line.offset)))
                 self._acknowledged.add(line.end)
         elif line.deliver is not None:
-            given = self._recorder.invoke(NAME, process, "deliver", str(self._queue), at_ns=line.ns)
-            given.at(line.ns)
-            given.ok(Seen(line.offset, line.deliver, -1))
+            delivery = self._recorder.invoke(NAME, process, "deliver", str(self._queue), at_ns=line.ns)
+            delivery.at(line.ns)
+            delivery.ok(Seen(line.offset, line.deliver, -1))
             self._delivered.add(line.deliver)
 
 
-def _obstacle() -> str:
+def _find_obstacle() -> str:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "the only wheel of PyPI's rocketmq is for Linux on x86-64"
     return "" if find_spec("rocketmq") is not None else "PyPI's rocketmq is not installed"
@@ -202,8 +202,8 @@ def _obstacle() -> str:
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "the unmodified C++ client as producer and consumer, killed now and then",
+    "the unmodified C++ client as producer and consumer, whose process is killed now and then",
     "broker",
     CppWorkload,
-    unavailable=_obstacle,
+    unavailable=_find_obstacle,
 )

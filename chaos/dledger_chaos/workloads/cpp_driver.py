@@ -1,14 +1,14 @@
-"""Lets the C++ client of PyPI's `rocketmq` send and consume; a process of its own, for it has threads and may abort.
+"""Driver of the C++ client of PyPI's `rocketmq`: a process of its own, because the client has threads and may abort.
 
     python cpp_driver.py NAMESRV TOPIC GROUP PROCESS FIRST-NUMBER
 
-It sends one message after the other until its standard input ends, and consumes all the time. What it did is written as
-lines of JSON; times are nanoseconds of CLOCK_MONOTONIC.
+It sends one message after the other until a line `stop-sending` or the end of its standard input, and consumes until
+that end. It writes its operations as lines of JSON. Times are nanoseconds of CLOCK_MONOTONIC.
 
     {"begin": "cpp.p0:17", "ns": …}                       a send begins
-    {"end": "cpp.p0:17", "ns": …, "offset": 4}            it is acknowledged at that queue offset
-    {"end": "cpp.p0:17", "ns": …, "error": "…"}           it was not: nobody knows whether it is stored
-    {"deliver": "cpp.p0:17", "ns": …, "queue_id": 0, "offset": 4}
+    {"end": "cpp.p0:17", "ns": …, "offset": 4}            the send is acknowledged with this queue offset
+    {"end": "cpp.p0:17", "ns": …, "error": "…"}           the send fails, its outcome is unknown
+    {"deliver": "cpp.p0:17", "ns": …, "queue_id": 0, "offset": 4}    a message is delivered
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ FAILED_PAUSE_SECONDS = 0.1
 
 
 class Lines:
-    """Standard output, which from now on is ours alone: what the library prints goes to standard error."""
+    """Standard output for lines of JSON only. Output of the library goes to standard error from now on."""
 
     def __init__(self) -> None:
-        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._output = os.fdopen(os.dup(1), "w", encoding="utf-8")
         self._lock = threading.Lock()
         os.dup2(2, 1)
 
     def say(self, **fields: object) -> None:
         """Write one line."""
         with self._lock:
-            self._out.write(json.dumps(fields) + "\n")
-            self._out.flush()
+            self._output.write(json.dumps(fields) + "\n")
+            self._output.flush()
 
 
 def send_all(
@@ -102,7 +102,7 @@ def main() -> None:
     stopping.set()
     sending.join()
     consumer.shutdown()
-    os._exit(0)  # the library's destructors wait for threads that nobody needs any more
+    os._exit(0)  # the library's destructors wait for threads that are not needed any more
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Messages that are to be delivered later: by delay levels, in so many seconds or milliseconds, and at a time.
+"""Delayed messages: with a delay level, with a delay in seconds or milliseconds, and with a delivery time.
 
-Some are taken back, at once or a moment later. Others go to the same queues at once. Readers follow the queues, so that
-it is known when each message was there; at the end they wait for all that was acknowledged and not taken back, and
-every queue is read from every node.
+Some are recalled, at once or up to a second later. Other messages go to the same queues without a delay. Readers follow
+the queues and record when each message is there. At the end they wait for all acknowledged messages that were not
+recalled, and every queue is read from every node.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ TOPIC: Final = "chaos-delays"
 QUEUES: Final = 4
 SENDERS: Final = 2
 LEVELS_MS: Final = {1: 1_000, 2: 5_000, 3: 10_000}
-"""The first of RocketMQ's levels."""
+"""RocketMQ's first delay levels, and their delays."""
 LONGEST_MS: Final = 12_000
 
-_AT_ONCE: Final = 0.2
-"""The share of messages without a delay."""
-_TAKEN_BACK: Final = 0.1
-"""The share of the others that their producer recalls."""
-_SECOND_THOUGHT_SECONDS: Final = 1.0
+_UNDELAYED_SHARE: Final = 0.2
+"""Share of messages without a delay."""
+_RECALLED_SHARE: Final = 0.1
+"""Share of acknowledged delayed messages that their producer recalls."""
+_RECALL_DELAY_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.04
 _DEADLINE_SECONDS: Final = 10.0
 _ATTEMPT_SECONDS: Final = 3.0
@@ -56,7 +56,7 @@ _FINAL_SECONDS: Final = 90.0
 
 
 class Wish(NamedTuple):
-    """A delay in milliseconds, and the property that asks for it."""
+    """A delay in milliseconds, and name and value of the property that requests it."""
 
     delay_ms: int
     name: str
@@ -64,7 +64,7 @@ class Wish(NamedTuple):
 
 
 def draw_wish(rng: random.Random, now_ms: int) -> Wish:
-    """Any delay that this workload asks for; `now_ms` is the client's wall clock."""
+    """Return a random delay; `now_ms` is the client's wall clock."""
     delay_ms = rng.randint(100, LONGEST_MS)
     name = rng.choice((DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
     if name == DELAY:
@@ -77,7 +77,7 @@ def draw_wish(rng: random.Random, now_ms: int) -> Wish:
 
 
 class DelaysWorkload:
-    """See the module."""
+    """Clients of the workload `delays`, as the module describes it."""
 
     name = NAME
 
@@ -95,10 +95,10 @@ class DelaysWorkload:
         await self._producer.start()
         self._core = ClientCore(ctx.namesrv)
         self._core.start()
-        self._tail = TopicTail(TOPIC, ctx, self._seen)
+        self._tail = TopicTail(TOPIC, ctx, self._on_message)
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Send until the end, and see what comes when."""
+        """Send until the end, and record when messages are there."""
         assert self._producer is not None
         assert self._core is not None
         assert self._tail is not None
@@ -108,10 +108,10 @@ class DelaysWorkload:
                 process = f"sender-{number}"
                 at_once = RecordedSends(ctx.recorder, NAME, f"{process}-at-once", self._producer, TOPIC)
                 later = _DelayedSends(ctx.recorder, process, self._core, self._producer)
-                tasks.create_task(self._send(ctx, at_once, later, random.Random(ctx.rng.random())))
+                tasks.create_task(self._send_messages(ctx, at_once, later, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Wait for what was acknowledged, and read everything from every node."""
+        """Wait for all acknowledged messages, and read everything from every node."""
         if self._producer is not None:
             await self._producer.close()
         if self._core is not None:
@@ -121,39 +121,39 @@ class DelaysWorkload:
                 await self._tail.follow_until(reader, self._arrivals.complete, _FINAL_SECONDS)
             await reader.scan(TOPIC, ctx)
 
-    def _seen(self, message: ReceivedMessage) -> None:
+    def _on_message(self, message: ReceivedMessage) -> None:
         self._arrivals.came(value_of(message.body, message.reconsume_times))
 
-    async def _send(
+    async def _send_messages(
         self, ctx: WorkloadContext, at_once: RecordedSends, later: _DelayedSends, rng: random.Random
     ) -> None:
         while not ctx.stopping.is_set():
             size_bytes = rng.randint(0, 500)
-            if rng.random() < _AT_ONCE:
+            if rng.random() < _UNDELAYED_SHARE:
                 await at_once.send(size_bytes)
             else:
                 sent = await later.send(draw_wish(rng, time.time_ns() // 1_000_000), size_bytes)
-                if sent is not None and not await self._thinks_better_of(later, sent, rng):
+                if sent is not None and not await self._maybe_recall(later, sent, rng):
                     self._arrivals.expect(sent.value)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _thinks_better_of(self, later: _DelayedSends, sent: _Waiting, rng: random.Random) -> bool:
-        """Take a message back, or leave it; False if it is sure to come."""
-        if rng.random() >= _TAKEN_BACK:
+    async def _maybe_recall(self, later: _DelayedSends, sent: _AcknowledgedSend, rng: random.Random) -> bool:
+        """Recall a part of the messages. Return False if a message is certain to be delivered."""
+        if rng.random() >= _RECALLED_SHARE:
             return False
-        await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, _SECOND_THOUGHT_SECONDS))))
+        await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, _RECALL_DELAY_SECONDS))))
         return await later.recall(sent)
 
 
-class _Waiting(NamedTuple):
-    """An acknowledged message, and by what it can be taken back."""
+class _AcknowledgedSend(NamedTuple):
+    """An acknowledged message, and the handle that recalls it."""
 
     value: str
     handle: str
 
 
 class _DelayedSends:
-    """The delayed sends of one process of the history, each of one attempt of unknown outcome at most, and recalls."""
+    """The delayed sends and recalls of one process of the history. A send of unknown outcome is not repeated."""
 
     def __init__(self, recorder: Recorder, process: str, core: ClientCore, producer: Producer) -> None:
         self._recorder = recorder
@@ -164,13 +164,13 @@ class _DelayedSends:
         self._sender = Sender(core, "chaos-delays", attempt_timeout=_ATTEMPT_SECONDS, retry_unknown=False)
         self._count = 0
 
-    async def send(self, wish: Wish, size_bytes: int) -> _Waiting | None:
-        """Send one message; None if it is not acknowledged."""
+    async def send(self, wish: Wish, size_bytes: int) -> _AcknowledgedSend | None:
+        """Send one message; return None if it is not acknowledged."""
         self._count += 1
         value = f"{NAME}.{self._process}:{self._count}"
         plain = self._encoder.encode(TOPIC, Message(encode_payload(value, size_bytes), key=value))
-        asked = f"{wish.name}{NAME_END}{wish.value}{VALUE_END}"
-        outgoing = msgspec.structs.replace(plain, properties=plain.properties + asked)
+        delay_property = f"{wish.name}{NAME_END}{wish.value}{VALUE_END}"
+        outgoing = msgspec.structs.replace(plain, properties=plain.properties + delay_property)
         delayed = msgspec.structs.asdict(Delayed(wish.delay_ms))
         invocation = self._recorder.invoke(NAME, self._process, "send-delayed", TOPIC, value, **delayed)
         deadline = self._core.loop.time() + _DEADLINE_SECONDS
@@ -179,12 +179,11 @@ class _DelayedSends:
         if stored is None:
             return None
         invocation.ok()
-        _, placement, _ = stored
-        return _Waiting(value, placement.recall_handle or "")
+        return _AcknowledgedSend(value, stored.placement.recall_handle or "")
 
-    async def recall(self, sent: _Waiting) -> bool:
-        """Take a message back; False if it is delivered all the same: only a broker that says so knows that."""
-        if not sent.handle:  # its time had come when it was stored
+    async def recall(self, sent: _AcknowledgedSend) -> bool:
+        """Recall a message. Return False if it is delivered nevertheless, which only a broker's refusal proves."""
+        if not sent.handle:  # it was due when it was stored
             return False
         invocation = self._recorder.invoke(NAME, self._process, "recall", TOPIC, sent.value)
         try:
@@ -203,9 +202,8 @@ class _DelayedSends:
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "messages that are to be delivered later, and readers who see when they are",
+    "messages with a delay level, a delay or a delivery time, some of them recalled; readers record their arrival",
     "broker",
     DelaysWorkload,
     needs=frozenset({FOLLOWER_READS}),
 )
-"""The line of the registry."""

@@ -1,8 +1,8 @@
-"""Consumer groups that want some of a topic's messages: by a filter in SQL92, by tags, and by code of the brokers.
+"""Consumer groups that filter a topic's messages: by SQL92, by tags, and by a class filter.
 
-The members of each group come and go while messages are sent whose properties follow from their numbers. The producer
-writes traces. At the end one more member of each group stays until everything that its filter takes and that was
-acknowledged has been delivered, and the traces are read.
+The members of each group come and go while messages are sent. The properties of a message follow from its number. The
+producer writes traces. At the end one more member of each group stays until all acknowledged messages that match its
+filter have been delivered. Then the traces are read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRACE_TOPIC: Final = "chaos-filtered-traces"
 QUEUES: Final = 4
 MEMBERS: Final = 2
 LIGHT: Final = "chaos.Light"
-"""The name of `class_filter.is_light` at the brokers."""
+"""Name of `class_filter.is_light` at the brokers."""
 
 _TAGS: Final = ("red", "green", "blue")
 _SEND_PAUSE_SECONDS: Final = 0.01
@@ -54,7 +54,7 @@ _TRACES_AT_ONCE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Taker:
-    """A consumer group, its filter, and the values of the messages that this takes, said once more by itself."""
+    """A consumer group and its filter. `wants` repeats the filter independently, for the value of a message."""
 
     group: str
     filter: Filter
@@ -62,13 +62,13 @@ class Taker:
 
 
 def tag_of(value: str) -> str:
-    """The tag of a message."""
-    return _TAGS[_number(value) % len(_TAGS)]
+    """Return the tag of a message."""
+    return _TAGS[_parse_number(value) % len(_TAGS)]
 
 
 def weight_of(value: str) -> int | None:
-    """The property `weight` of a message; every fifth has none, and then no comparison is true of it."""
-    number = _number(value)
+    """Return the property `weight` of a message, None for every fifth message: no comparison holds for it."""
+    number = _parse_number(value)
     return number % 10 if number % 5 else None
 
 
@@ -81,11 +81,11 @@ TAKERS: Final = {
     "tags": Taker("chaos-filtered-tags", "red || blue", lambda value: tag_of(value) != "green"),
     "class": Taker("chaos-filtered-class", ClassFilter(LIGHT), lambda value: (weight_of(value) or 0) < 5),
 }
-"""By the beginning of their members' names."""
+"""The consumer groups, by the prefix of their members' names."""
 
 
 class FilteredWorkload:
-    """See the module."""
+    """Clients of the workload `filtered`, as the module describes it."""
 
     name = NAME
 
@@ -104,20 +104,20 @@ class FilteredWorkload:
     async def run(self, ctx: WorkloadContext) -> None:
         """Send and consume until the end."""
         assert self._producer is not None
-        sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC, message=_with_properties)
+        sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC, message=_make_message)
         async with asyncio.TaskGroup() as tasks:
             rng = random.Random(ctx.rng.random())
             tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for name in TAKERS:
                 for number in range(MEMBERS):
-                    consumer = partial(self._consumer, ctx, name, str(number))
+                    consumer = partial(self._make_consumer, ctx, name, str(number))
                     tasks.create_task(come_and_go(ctx, random.Random(ctx.rng.random()), _LIFE_SECONDS, consumer))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Wait until everything is delivered; read every queue from every node, and the traces."""
         if self._producer is not None:
             await self._producer.close()
-        await asyncio.gather(*(self._deliver_the_rest(ctx, name) for name in TAKERS))
+        await asyncio.gather(*(self._deliver_rest(ctx, name) for name in TAKERS))
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
         await _read_traces(ctx)
@@ -127,11 +127,12 @@ class FilteredWorkload:
             if taker.wants(value):
                 self._arrivals[name].expect(value)
 
-    async def _deliver_the_rest(self, ctx: WorkloadContext, name: str) -> None:
-        async with self._consumer(ctx, name, "last"):
+    async def _deliver_rest(self, ctx: WorkloadContext, name: str) -> None:
+        ctx.recorder.invoke(NAME, f"{name}-last", "stay", f"{name}-").ok()
+        async with self._make_consumer(ctx, name, "last"):
             await self._arrivals[name].wait(_FINAL_SECONDS)
 
-    def _consumer(self, ctx: WorkloadContext, name: str, member: str) -> PushConsumer:
+    def _make_consumer(self, ctx: WorkloadContext, name: str, member: str) -> PushConsumer:
         async def handle(message: ReceivedMessage) -> None:
             ctx.recorder.invoke(NAME, f"{name}-{member}", "deliver", str(message.queue)).ok(seen_of(message))
             self._arrivals[name].came(decode_payload(message.body))
@@ -143,7 +144,7 @@ class FilteredWorkload:
 
 
 async def _read_traces(ctx: WorkloadContext) -> None:
-    """Record what the traces tell of each send."""
+    """Record the trace of each send."""
     reading = ctx.recorder.invoke(NAME, "final", "read-traces", TRACE_TOPIC)
     try:
         async with PullConsumer(ctx.namesrv, READER_GROUP) as consumer:
@@ -161,18 +162,18 @@ async def _read_traces(ctx: WorkloadContext) -> None:
 def _record_traces(ctx: WorkloadContext, body: bytes) -> None:
     for trace in decode_traces(body).traces:
         if isinstance(trace, SendTrace):
-            told = Traced(trace.succeeded, position_of(trace.offset_message_id) if trace.succeeded else -1)
-            ctx.recorder.invoke(NAME, "final", "traced", trace.keys).ok(told)
+            traced = Traced(trace.succeeded, position_of(trace.offset_message_id) if trace.succeeded else -1)
+            ctx.recorder.invoke(NAME, "final", "traced", trace.keys).ok(traced)
 
 
-def _with_properties(value: str, size_bytes: int) -> Message:
+def _make_message(value: str, size_bytes: int) -> Message:
     weight = weight_of(value)
     properties = {} if weight is None else {"weight": str(weight)}
     return Message(encode_payload(value, size_bytes), key=value, tags=tag_of(value), properties=properties)
 
 
-def _number(value: str) -> int:
-    """The number that a value ends with."""
+def _parse_number(value: str) -> int:
+    """Return the number at the end of a value."""
     return int(value.rpartition(":")[2])
 
 
@@ -184,4 +185,3 @@ ENTRY: Final = WorkloadEntry(
     needs=frozenset({SQL_FILTERS}),
     config=f'class_filters."{LIGHT}" = "dledger_chaos.class_filter:is_light"\n',
 )
-"""The line of the registry."""

@@ -1,7 +1,7 @@
-"""Reads from chosen nodes, followers above all, while the leader writes.
+"""Reads from each node, followers above all, while one producer sends.
 
-One producer sends a steady trickle; for every node a reader tails the queues on exactly that node with long polls, and
-now and then goes back to read again what it has read before.
+For every node a reader follows the queues on this node only, with long polls. Now and then it goes back to an earlier
+offset and reads some messages again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SEND_PAUSE_SECONDS: Final = 0.02
 _PULL_PAUSE_SECONDS: Final = 0.05
 _FAILED_PAUSE_SECONDS: Final = 0.25
 _SUSPEND_SECONDS: Final = 1.0
-_BACK: Final = 0.05
-"""The share of pulls that go back to an earlier offset."""
+_BACK_SHARE: Final = 0.05
+"""Share of pulls that go back to an earlier offset."""
 
 
 class FollowersWorkload:
-    """See the module."""
+    """Clients of the workload `followers`, as the module describes it."""
 
     name = NAME
 
@@ -44,13 +44,13 @@ class FollowersWorkload:
         await self._producer.start()
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Write to the leader and read from everybody until the end."""
+        """Send to the leader and read from every node until the end."""
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "writer", self._producer, TOPIC)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._write(ctx, sends, random.Random(ctx.rng.random())))
+            tasks.create_task(self._send_messages(ctx, sends, random.Random(ctx.rng.random())))
             for node in ctx.nodes:
-                tasks.create_task(self._read(ctx, reader, node, random.Random(ctx.rng.random())))
+                tasks.create_task(self._read_queues(ctx, reader, node, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Read everything from every node."""
@@ -59,12 +59,14 @@ class FollowersWorkload:
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
-    async def _write(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    async def _send_messages(self, ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             await sends.send(rng.randint(0, 500))
             await asyncio.sleep(_SEND_PAUSE_SECONDS)
 
-    async def _read(self, ctx: WorkloadContext, reader: TopicReader, node: NodeAddresses, rng: random.Random) -> None:
+    async def _read_queues(
+        self, ctx: WorkloadContext, reader: TopicReader, node: NodeAddresses, rng: random.Random
+    ) -> None:
         positions: dict[MessageQueue, int] = {}
         while not ctx.stopping.is_set():
             if not positions:
@@ -77,7 +79,7 @@ class FollowersWorkload:
                 if not positions:
                     return
             queue = rng.choice(list(positions))
-            back = rng.random() < _BACK
+            back = rng.random() < _BACK_SHARE
             offset = rng.randint(0, positions[queue]) if back else positions[queue]
             result = await reader.pull(queue, offset, node, suspend_seconds=_SUSPEND_SECONDS)
             if result is None:
@@ -90,7 +92,7 @@ class FollowersWorkload:
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "one writer, and a reader on every node that reads from that node only",
+    "one producer, and for every node a reader that reads from this node only",
     "broker",
     FollowersWorkload,
     needs=frozenset({FOLLOWER_READS}),

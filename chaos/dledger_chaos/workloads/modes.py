@@ -1,4 +1,4 @@
-"""Modes of consumption that are set (401) and read (402), and recorded: a register for each group of consumers."""
+"""Request modes of consumer groups, which are set (401), read (402) and recorded. Each is a register."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from .sending import end_with_error
 
 _OPERATIONS_PER_NAME: Final = 60
 _UNKNOWN_PER_NAME: Final = 6
-"""A name is also left after this many operations of unknown outcome: each doubles what the checker may have to try."""
+"""Maximum number of operations of unknown outcome for one name. Each may double the work of the checker."""
 _DEADLINE_SECONDS: Final = 5.0
 
 
 class ModeNames:
-    """Groups of consumers whose mode is set in one broker group: the one in use, and those before it.
+    """Names of consumer groups whose mode is set in one broker group: the present name, and earlier ones.
 
-    After a number of operations a name is left for a new one, so that the search of the checker stays short.
+    After a number of operations a new name follows, so that the search of the checker stays short.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._numbers = count()
-        self._left = 0
-        self._unknown: Counter[str] = Counter()
+        self._operations_left = 0
+        self._unknown_outcomes: Counter[str] = Counter()
         self.used: list[str] = []
 
     def pick(self) -> str:
-        """The name for the next operation."""
-        if not self._left or self._unknown[self.used[-1]] >= _UNKNOWN_PER_NAME:
+        """Return the name for the next operation."""
+        if not self._operations_left or self._unknown_outcomes[self.used[-1]] >= _UNKNOWN_PER_NAME:
             self.used.append(f"{self._prefix}-{next(self._numbers)}")
-            self._left = _OPERATIONS_PER_NAME
-        self._left -= 1
+            self._operations_left = _OPERATIONS_PER_NAME
+        self._operations_left -= 1
         return self.used[-1]
 
     def unknown(self, name: str) -> None:
-        """An operation ended without an answer."""
-        self._unknown[name] += 1
+        """Note that the outcome of an operation is unknown."""
+        self._unknown_outcomes[name] += 1
 
 
 class RecordedModes:
@@ -67,11 +67,11 @@ class RecordedModes:
         mode: RequestMode,
         number: int,
     ) -> bool:
-        """401, which is not repeated if its outcome is unknown: whether it was answered that the mode is set."""
+        """Set a mode (401), without another attempt if the outcome is unknown. Return True if the answer is success."""
         invocation = self._recorder.invoke(self._workload, process, "write", f"{group}@{broker_group}", [mode, number])
         body = encode_body(RequestModeBody(self._topic, group, mode, number))
         try:
-            await self._ask(RequestCode.SET_MESSAGE_REQUEST_MODE, broker_group, node, body, idempotent=False)
+            await self._request(RequestCode.SET_MESSAGE_REQUEST_MODE, broker_group, node, body, idempotent=False)
         except ClientError as error:
             end_with_error(invocation, error)
             return False
@@ -87,19 +87,19 @@ class RecordedModes:
         *,
         seconds: float = _DEADLINE_SECONDS,
     ) -> None:
-        """402, which changes nothing."""
+        """Read a group's mode (402). A read without an answer is recorded as failed, because it changes nothing."""
         invocation = self._recorder.invoke(self._workload, process, "read", f"{group}@{broker_group}")
         try:
-            body = await self._ask(
+            body = await self._request(
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, broker_group, node, b"", idempotent=True, seconds=seconds
             )
         except ClientError as error:
             invocation.fail(str(error))
             return
-        told = decode_body(RequestModesBody, body).message_request_mode_map.get(self._topic, {}).get(group)
-        invocation.ok(None if told is None else [told.mode, told.pop_share_queue_num])
+        found = decode_body(RequestModesBody, body).message_request_mode_map.get(self._topic, {}).get(group)
+        invocation.ok(None if found is None else [found.mode, found.pop_share_queue_num])
 
-    async def _ask(
+    async def _request(
         self,
         code: int,
         broker_group: str,
@@ -109,7 +109,7 @@ class RecordedModes:
         idempotent: bool,
         seconds: float = _DEADLINE_SECONDS,
     ) -> bytes:
-        """Ask a node, None for whoever leads. Raises `ClientError`."""
+        """Send a request to a node, or to the leader if `node` is None. Raises `ClientError`."""
         core, deadline = self._core, self._core.loop.time() + seconds
         try:
             if node is None:

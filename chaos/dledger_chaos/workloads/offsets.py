@@ -1,16 +1,16 @@
-"""Consumer offsets that only rise, committed and read in every way there is.
+"""Consumer offsets that only rise, committed and read through leaders and followers.
 
-| process | does |
+| process | action |
 |---|---|
-| `committer-<n>` | commits one group's offset at the leader, repeating what got no answer, and reads it there |
-| `racer-<n>` | commits another group's offset through any one node, and a higher one through another at the same time |
-| `reader-<node>` | asks that node only, whether it leads or not, what any of the others have committed |
-| `final` | reads everything once more |
+| `committer-<n>` | commits one group's offset at the leader, repeats commits without an answer, and reads it there |
+| `racer-<n>` | commits another group's offset through a random node and a higher offset through another, concurrently |
+| `reader-<node>` | reads the offsets of all groups from this node only, whether it leads or not |
+| `final` | reads all offsets once more at the end |
 
-Racers and readers are there if the target's followers pass on what they cannot answer.
+Racers and readers run only if followers forward requests that they cannot answer.
 
-None of these offsets may ever be read lower than what was acknowledged, or read, before.  A commit that was delayed,
-because it was repeated or because a follower passed it on, must not undo a higher one.
+No read may return less than an offset that was acknowledged or read before. A repeated or forwarded commit that arrives
+late must not undo a higher commit.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ TOPIC: Final = "chaos-offsets"
 COMMITTERS: Final = 6
 RACERS: Final = 2
 MOST_UNDER_WAY: Final = 16
-"""Commits of one racer that have no answer yet."""
+"""Maximum number of unanswered commits of one racer."""
 
 _DEADLINE_SECONDS: Final = 5.0
 _FINAL_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.02
 _READ_PAUSE_SECONDS: Final = 0.05
 _LONGEST_LEADS_SECONDS: Final = (0.0, 0.01, 0.1, 0.5)
-"""By so much at the most a racer's commit is sent earlier than the next."""
+"""Maximum times in seconds between two commits of a racer."""
 _LARGEST_STEP: Final = 5
 
 
 class OffsetsWorkload:
-    """See the module."""
+    """Clients of the workload `offsets`, as the module describes it."""
 
     name = NAME
 
@@ -77,21 +77,21 @@ class OffsetsWorkload:
             for number, offset in enumerate(self._offsets):
                 rng = random.Random(ctx.rng.random())
                 if number < COMMITTERS:
-                    tasks.create_task(self._commit(ctx, f"committer-{number}", offset, rng))
+                    tasks.create_task(self._keep_committing(ctx, f"committer-{number}", offset, rng))
                 elif FOLLOWER_READS in ctx.capabilities:
-                    tasks.create_task(self._race(ctx, f"racer-{number - COMMITTERS}", offset, rng))
+                    tasks.create_task(self._keep_racing(ctx, f"racer-{number - COMMITTERS}", offset, rng))
             for node in ctx.nodes if FOLLOWER_READS in ctx.capabilities else ():
-                tasks.create_task(self._read(ctx, node, random.Random(ctx.rng.random())))
+                tasks.create_task(self._keep_reading(ctx, node, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Read every offset once more."""
-        async with _core(ctx) as core:
+        async with _open_core(ctx) as core:
             for offset in self._offsets:
                 await offset.read(core, "final", _FINAL_SECONDS)
 
-    async def _commit(self, ctx: WorkloadContext, process: str, offset: _Offset, rng: random.Random) -> None:
+    async def _keep_committing(self, ctx: WorkloadContext, process: str, offset: _Offset, rng: random.Random) -> None:
         value = 0
-        async with _core(ctx) as core:
+        async with _open_core(ctx) as core:
             while not ctx.stopping.is_set():
                 value += rng.randint(1, _LARGEST_STEP)
                 await offset.commit(core, process, value)
@@ -99,12 +99,12 @@ class OffsetsWorkload:
                     await offset.read(core, process, _DEADLINE_SECONDS)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _race(self, ctx: WorkloadContext, process: str, offset: _Offset, rng: random.Random) -> None:
-        """What a client does whose commit gets no answer in time: the next one goes through another node."""
+    async def _keep_racing(self, ctx: WorkloadContext, process: str, offset: _Offset, rng: random.Random) -> None:
+        """Commit like a client that gets no answer in time: send the next commit through another node."""
         nodes = [node for node in ctx.nodes if node.group == offset.broker_group]
         room = asyncio.Semaphore(MOST_UNDER_WAY)
         value = 0
-        async with _core(ctx) as core, asyncio.TaskGroup() as tasks:
+        async with _open_core(ctx) as core, asyncio.TaskGroup() as tasks:
             while not ctx.stopping.is_set():
                 for node in rng.sample(nodes, len(nodes))[:2]:
                     value += rng.randint(1, _LARGEST_STEP)
@@ -114,16 +114,16 @@ class OffsetsWorkload:
                     await asyncio.sleep(rng.random() * rng.choice(_LONGEST_LEADS_SECONDS))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _read(self, ctx: WorkloadContext, node: NodeAddresses, rng: random.Random) -> None:
+    async def _keep_reading(self, ctx: WorkloadContext, node: NodeAddresses, rng: random.Random) -> None:
         offsets = [offset for offset in self._offsets if offset.broker_group == node.group]
-        async with _core(ctx) as core:
+        async with _open_core(ctx) as core:
             while offsets and not ctx.stopping.is_set():
                 await rng.choice(offsets).read_at(core, node)
                 await asyncio.sleep(_READ_PAUSE_SECONDS)
 
 
 class _Offset:
-    """The offset of one group and queue.  What is done to it is recorded."""
+    """The offset of one group and queue, with recorded operations on it."""
 
     def __init__(self, ctx: WorkloadContext, group: str, queue: MessageQueue) -> None:
         self.broker_group = queue.broker_group
@@ -133,7 +133,7 @@ class _Offset:
         self._key = f"{group}@{queue}"
 
     async def commit(self, core: ClientCore, process: str, value: int) -> None:
-        """Commit at the leader.  What is not acknowledged may have been committed by any of its attempts."""
+        """Commit at the leader. Without an acknowledgement any of the attempts may have taken effect."""
         deadline = core.loop.time() + _DEADLINE_SECONDS
         invocation = self._recorder.invoke(NAME, process, "commit", self._key, value)
         try:
@@ -196,8 +196,8 @@ class _Offset:
 
 
 @asynccontextmanager
-async def _core(ctx: WorkloadContext) -> AsyncIterator[ClientCore]:
-    """Connections of one client."""
+async def _open_core(ctx: WorkloadContext) -> AsyncIterator[ClientCore]:
+    """Open the connections of one client for the context."""
     core = ClientCore(ctx.namesrv)
     core.start()
     try:
@@ -208,7 +208,7 @@ async def _core(ctx: WorkloadContext) -> AsyncIterator[ClientCore]:
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "consumer offsets that only rise: committed at the leader and through two nodes at once, read from every node",
+    "consumer offsets that only rise, committed at the leader and through two nodes at once, and read from every node",
     "broker",
     OffsetsWorkload,
 )

@@ -1,7 +1,7 @@
-"""Messages with ordering keys: bursts of sends with one key, whose order has to survive repeated attempts.
+"""Messages with ordering keys: bursts of sends with one key, whose order must survive repeated attempts.
 
-The producer repeats attempts of unknown outcome, so that a message may be stored twice; what counts is where each lies
-first. At the end every queue is read from every node.
+The producer repeats attempts of unknown outcome, so that a message may be stored twice. The first copy of a message
+counts. At the end every queue is read from every node.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TOPIC: Final = "chaos-ordered"
 QUEUES: Final = 4
 KEYS: Final = 8
 BURST: Final = 4
-"""Sends of one key that are called one after the other without waiting."""
+"""Number of sends of one key that are called one after another without waiting."""
 
 _PAUSE_SECONDS: Final = 0.1
 
 
 class OrderedWorkload:
-    """See the module."""
+    """Clients of the workload `ordered`, as the module describes it."""
 
     name = NAME
 
@@ -47,7 +47,7 @@ class OrderedWorkload:
         async with asyncio.TaskGroup() as tasks:
             for number in range(KEYS):
                 sends = RecordedSends(ctx.recorder, NAME, f"key-{number}", self._producer, TOPIC)
-                tasks.create_task(self._work(ctx, sends, f"key-{number}", random.Random(ctx.rng.random())))
+                tasks.create_task(self._send_bursts(ctx, sends, f"key-{number}", random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
         """Read everything from every node."""
@@ -56,7 +56,7 @@ class OrderedWorkload:
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
-    async def _work(self, ctx: WorkloadContext, sends: RecordedSends, key: str, rng: random.Random) -> None:
+    async def _send_bursts(self, ctx: WorkloadContext, sends: RecordedSends, key: str, rng: random.Random) -> None:
         while not ctx.stopping.is_set():
             burst = rng.randint(1, BURST)
             await asyncio.gather(*(sends.send_ordered(key, rng.randint(0, 500)) for _ in range(burst)))
@@ -64,5 +64,5 @@ class OrderedWorkload:
 
 
 ENTRY: Final = WorkloadEntry(
-    NAME, "messages with ordering keys, in bursts, repeated after unknown outcomes", "broker", OrderedWorkload
+    NAME, "bursts of messages with ordering keys, which are repeated after unknown outcomes", "broker", OrderedWorkload
 )

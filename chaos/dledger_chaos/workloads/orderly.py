@@ -1,7 +1,7 @@
-"""Ordered consumers of ours, who come and go while messages are sent: each queue in order, by one member at a time.
+"""Our ordered consumers, which come and go while messages are sent. One member at a time handles a queue, in order.
 
-A few handlings fail, so that the message is tried again in its place. At the end one more member stays until each queue
-has been handled to its end.
+A few handlings fail, so that the message is handled again before the next message. A few last longer than a
+rebalancing. At the end one more member stays until it has handled the last acknowledged message of each queue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from dledger_client import Admin, Handler, OrderlyConsumer, Producer, ReceivedMessage, SendResult
 
 from .base import WorkloadContext, WorkloadEntry
-from .members import come_and_go, send_on
+from .members import come_and_go, send_on, work
 from .payload import decode_payload
 from .reading import TopicReader
 from .records import Seen, queue_key_of
@@ -28,15 +28,15 @@ MEMBERS: Final = 3
 
 _SEND_PAUSE_SECONDS: Final = 0.03
 _HANDLING_SECONDS: Final = 0.02
-"""A handling takes up to so long."""
-_FAILURES: Final = 0.02
+"""Maximum time in seconds of most handlings."""
+_FAILURE_SHARE: Final = 0.02
 _LIFE_SECONDS: Final = (5.0, 20.0)
 _FINAL_SECONDS: Final = 150.0
-"""Longer than the lock of a member lasts that could not give it up."""
+"""Time limit for the final member. A lock that a member could not release lasts a minute."""
 
 
 class OrderlyWorkload:
-    """See the module."""
+    """Clients of the workload `orderly`, as the module describes it."""
 
     name = NAME
 
@@ -61,19 +61,20 @@ class OrderlyWorkload:
             rng = random.Random(ctx.rng.random())
             tasks.create_task(send_on(ctx, sends, rng, _SEND_PAUSE_SECONDS, self._on_acknowledged))
             for number in range(MEMBERS):
-                tasks.create_task(self._member(ctx, f"member-{number}", random.Random(ctx.rng.random())))
+                tasks.create_task(self._run_member(ctx, f"member-{number}", random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Wait until each queue is handled to its end; read every queue from every node."""
+        """Wait until the last acknowledged message of each queue is handled; read every queue from every node."""
         if self._producer is not None:
             await self._producer.close()
-        self._look()
-        async with OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, self._handler(ctx, "last", None)):
+        self._update_caught_up()
+        ctx.recorder.invoke(NAME, "last", "stay", "").ok()
+        async with OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, self._make_handler(ctx, "last", None)):
             try:
                 async with asyncio.timeout(_FINAL_SECONDS):
                     await self._caught_up.wait()
             except TimeoutError:
-                pass  # what is missing is for the checkers to judge
+                pass  # the checkers judge what is missing
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             await reader.scan(TOPIC, ctx)
 
@@ -81,17 +82,17 @@ class OrderlyWorkload:
         queue = queue_key_of(result)
         self._acknowledged[queue] = max(result.queue_offset, self._acknowledged.get(queue, -1))
 
-    async def _member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
+    async def _run_member(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
         lives = count(1)
 
         def consumer() -> OrderlyConsumer:
-            handler = self._handler(ctx, f"{process}-{next(lives)}", rng)
+            handler = self._make_handler(ctx, f"{process}-{next(lives)}", rng)
             return OrderlyConsumer(ctx.namesrv, GROUP, TOPIC, handler, start_timeout=None)
 
         await come_and_go(ctx, rng, _LIFE_SECONDS, consumer)
 
-    def _handler(self, ctx: WorkloadContext, process: str, rng: random.Random | None) -> Handler:
-        """A handler whose work takes time and may fail; without `rng` it does neither."""
+    def _make_handler(self, ctx: WorkloadContext, process: str, rng: random.Random | None) -> Handler:
+        """Return a handler that takes time and may fail. Without `rng` it takes no time and never fails."""
 
         async def handle(message: ReceivedMessage) -> None:
             value = decode_payload(message.body)
@@ -99,22 +100,25 @@ class OrderlyWorkload:
             handling = ctx.recorder.invoke(NAME, process, "deliver", str(message.queue), seen)
             if rng is not None:
                 try:
-                    await asyncio.sleep(rng.random() * _HANDLING_SECONDS)
+                    await work(ctx, rng, _HANDLING_SECONDS)
                 except asyncio.CancelledError:
                     handling.info("cut off by the end of its consumer")
                     raise
-                if rng.random() < _FAILURES:
+                if rng.random() < _FAILURE_SHARE:
                     handling.fail("it is tried again")
                     raise _FailedError
             handling.ok()
             queue = str(message.queue)
             self._handled[queue] = max(message.queue_offset, self._handled.get(queue, -1))
-            self._look()
+            self._update_caught_up()
 
         return handle
 
-    def _look(self) -> None:
-        """See whether the last acknowledged message of each queue is handled: what is left out a trim has taken."""
+    def _update_caught_up(self) -> None:
+        """Set or clear `_caught_up`: whether the last acknowledged message of each queue has been handled.
+
+        Earlier messages that were not handled have been trimmed.
+        """
         if all(self._handled.get(queue, -1) >= offset for queue, offset in self._acknowledged.items()):
             self._caught_up.set()
         else:
@@ -122,10 +126,9 @@ class OrderlyWorkload:
 
 
 class _FailedError(Exception):
-    """A handler that does not want a message now."""
+    """Raised by a handler that fails on purpose."""
 
 
 ENTRY: Final = WorkloadEntry(
-    NAME, "ordered consumers who come and go while messages are sent", "broker", OrderlyWorkload
+    NAME, "our ordered consumers, which come and go while messages are sent", "broker", OrderlyWorkload
 )
-"""The line of the registry."""

@@ -1,8 +1,8 @@
-"""Topics that are deleted while messages to them are on their way.
+"""A topic that is created and deleted again and again, while messages are sent to it.
 
-Again and again a topic is created, some messages are sent to it at the same time, and meanwhile it is deleted.  What is
-acknowledged may go with its topic, but it must have been in it: no message lies behind the deletion of its topic in the
-log.  It might where the two arrive together and a segment's end comes between them, so messages are large.
+An acknowledged message may be deleted with its topic, but it must have been stored in it. In the log, no message may
+lie behind the deletion of its topic. That could happen if both arrive together and a segment ends between them. So
+messages are large, which makes segments end often.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SENDERS: Final = 4
 MESSAGE_BYTES: Final = 200_000
 
 _SPREAD_SECONDS: Final = 0.002
-"""Messages and the deletion are sent within this time of each other."""
+"""Maximum time in seconds between the sends of a round and its deletion."""
 _DEADLINE_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.1
 _QUICK_ROUNDS: Final = 300
 _SLOW_PAUSE_SECONDS: Final = 1.0
-"""After so many rounds: the log of a long run is not to have more files than a node may keep open."""
+"""Pause in seconds after `_QUICK_ROUNDS` rounds. It keeps the log of a long run below a node's limit of open files."""
 
 
 class PassingWorkload:
-    """See the module."""
+    """Clients of the workload `passing`, as the module describes it."""
 
     name = NAME
 
@@ -40,7 +40,7 @@ class PassingWorkload:
         self._producers: list[Producer] = []
 
     async def setup(self, ctx: WorkloadContext) -> None:
-        """Start the producers, whose bodies are sent as they are, for their size matters."""
+        """Start the producers. They do not compress bodies, because the size of messages matters."""
         for number in range(SENDERS):
             producer = Producer(
                 ctx.namesrv,
@@ -72,7 +72,7 @@ class PassingWorkload:
                 await asyncio.sleep(_PAUSE_SECONDS if rounds < _QUICK_ROUNDS else _SLOW_PAUSE_SECONDS)
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """The log is what is read at the end, from the nodes' directories."""
+        """Do nothing: the checks read the log from the nodes' directories."""
         del ctx
         for producer in self._producers:
             await producer.close()
@@ -92,6 +92,5 @@ class PassingWorkload:
 
 
 ENTRY: Final = WorkloadEntry(
-    NAME, "topics that are deleted while messages to them are on their way", "broker", PassingWorkload
+    NAME, "a topic that is created and deleted again and again while messages are sent to it", "broker", PassingWorkload
 )
-"""The line of the registry."""

@@ -1,8 +1,8 @@
-"""Message bodies that say which message they are, and whether they are still whole.
+"""Message bodies that identify their message and have a checksum.
 
-| part | |
+| part | content |
 |---|---|
-| value | the message's name, unique within the run, without spaces |
+| value | name of the message, unique within the run, without spaces |
 | space | |
 | crc32 | 8 hexadecimal digits, over value and padding |
 | space | |
@@ -19,14 +19,14 @@ _SHOWN_BYTES: Final = 24
 
 
 def encode_payload(value: str, size_bytes: int = 0) -> bytes:
-    """A body of `size_bytes`, or as short as possible if that is longer."""
+    """Return a body of `size_bytes`, or without padding if the value needs more."""
     name = value.encode()
     padding = (name[-1:] or b"-") * max(0, size_bytes - len(name) - 10)
     return b"%b %08x %b" % (name, crc32(padding, crc32(name)), padding)
 
 
 def decode_payload(body: bytes) -> str:
-    """The value, or a text that begins with `damaged:` if this is not a whole body."""
+    """Return the value, or a text that begins with `damaged:` if the body is not intact."""
     name, separator, rest = body.partition(b" ")
     checksum, second, padding = rest.partition(b" ")
     if separator and second and checksum == b"%08x" % crc32(padding, crc32(name)):

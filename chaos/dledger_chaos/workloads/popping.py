@@ -1,4 +1,4 @@
-"""Clients that pop, each of whose requests is recorded with its one outcome: none is repeated after an unknown one."""
+"""Recorded pops, acknowledgements and changes of invisible times. No request is repeated after an unknown outcome."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from .sending import end_with_error
 DEADLINE_SECONDS: Final = 5.0
 _ROUTE_SECONDS: Final = 5.0
 _ANY_QUEUE: Final = -1
-_NOTHING: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
-_NOT_OURS: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
+_NO_MESSAGES: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
+_ENDED_DELIVERY: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
 
 
 @dataclass(frozen=True, slots=True)
 class PopGroup:
-    """A consumer group that pops one topic; all or none of its members pop in order."""
+    """A consumer group that pops one topic. If `is_ordered`, all members pop in order, else none."""
 
     name: str
     topic: str
@@ -63,7 +63,7 @@ class RecordedPops:
         self._rng = rng
 
     async def pop(self, most: int, invisible_s: float, poll_s: float) -> list[ReceivedMessage]:
-        """Take messages of any queue of one broker group; none if there are none, or nobody knows."""
+        """Pop up to `most` messages from any queue of a random broker group. Return none after an unknown outcome."""
         group, core = self._group, self._core
         try:
             route = await core.routes.get(group.topic, core.loop.time() + _ROUTE_SECONDS)
@@ -90,25 +90,27 @@ class RecordedPops:
             broker_group,
             RequestCode.POP_MESSAGE,
             encode_ext(header),
-            accept=_NOTHING,
+            accept=_NO_MESSAGES,
             wait_s=poll_s,
         )
         if response is None:
             return []
-        messages = [] if response.code in _NOTHING else popped_messages(response, group.name, group.topic, broker_group)
-        invocation.ok([_popped(message) for message in messages])
+        messages = (
+            [] if response.code in _NO_MESSAGES else popped_messages(response, group.name, group.topic, broker_group)
+        )
+        invocation.ok([_to_popped(message) for message in messages])
         return messages
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> Outcome:
-        """Acknowledge messages of one broker group, several of them in one request; returns how that ended."""
-        invocation = self._invoke("ack", self._group.topic, [_popped(message) for message in messages])
+        """Acknowledge messages of one broker group in one request, and return the outcome."""
+        invocation = self._invoke("ack", self._group.topic, [_to_popped(message) for message in messages])
         point = check_point_of(messages[0])
         if len(messages) == 1:
-            code, ext, body = RequestCode.ACK_MESSAGE, encode_ext(self._ack_header(messages[0], point)), b""
+            code, ext, body = RequestCode.ACK_MESSAGE, encode_ext(self._make_ack_header(messages[0], point)), b""
         else:
-            acks = self._batch_of(messages)
+            acks = self._make_batch(messages)
             code, ext, body = RequestCode.BATCH_ACK_MESSAGE, {}, encode_batch_ack(point.broker_name, acks)
-        response = await self._call(invocation, point.broker_name, code, ext, body, accept=_NOT_OURS)
+        response = await self._call(invocation, point.broker_name, code, ext, body, accept=_ENDED_DELIVERY)
         if response is None:
             return "info"
         if response.code == ResponseCode.SUCCESS:
@@ -117,19 +119,19 @@ class RecordedPops:
         if len(messages) == 1:
             invocation.fail(response.remark or "", response.code)
             return "fail"
-        invocation.info(response.remark or "", response.code)  # it does not say which of them
+        invocation.info(response.remark or "", response.code)  # the answer does not name the refused messages
         return "info"
 
     async def hide(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
-        """Hide a message for so long from now on; returns it as it is then, None if that is not known or not done."""
+        """Set a message's invisible time to `seconds`. Return it with its new handle, None unless acknowledged."""
         point, hidden = check_point_of(message), Hidden(int(seconds * 1000))
-        invocation = self._invoke("hide", self._group.topic, _popped(message), hidden)
-        ack = self._ack_header(message, point)
+        invocation = self._invoke("hide", self._group.topic, _to_popped(message), hidden)
+        ack = self._make_ack_header(message, point)
         header = ChangeInvisibleHeader(
             ack.consumer_group, ack.topic, ack.queue_id, ack.extra_info, ack.offset, hidden.invisible_ms
         )
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._call(invocation, point.broker_name, code, encode_ext(header), accept=_NOT_OURS)
+        response = await self._call(invocation, point.broker_name, code, encode_ext(header), accept=_ENDED_DELIVERY)
         if response is None:
             return None
         if response.code != ResponseCode.SUCCESS:
@@ -140,15 +142,15 @@ class RecordedPops:
             point, start_offset=point.queue_offset, pop_time_ms=changed.pop_time, invisible_ms=changed.invisible_time
         )
         message = msgspec.structs.replace(message, properties={**message.properties, POP_CHECK_POINT: point.text})
-        invocation.ok(_popped(message))
+        invocation.ok(_to_popped(message))
         return message
 
     # ---------------------------------------------------------------- inside
 
-    def _ack_header(self, message: ReceivedMessage, point: CheckPoint) -> AckHeader:
+    def _make_ack_header(self, message: ReceivedMessage, point: CheckPoint) -> AckHeader:
         return AckHeader(self._group.name, message.queue.topic, point.queue_id, point.text, point.queue_offset)
 
-    def _batch_of(self, messages: Sequence[ReceivedMessage]) -> list[BatchAck]:
+    def _make_batch(self, messages: Sequence[ReceivedMessage]) -> list[BatchAck]:
         offsets: dict[CheckPoint, list[int]] = {}
         for message in messages:
             point = check_point_of(message)
@@ -163,14 +165,14 @@ class RecordedPops:
                 point.start_offset,
                 point.queue_id,
                 point.pop_time_ms,
-                bits_of(point.start_offset, of_one),
+                bits_of(point.start_offset, group_offsets),
             )
-            for point, of_one in offsets.items()
+            for point, group_offsets in offsets.items()
         ]
 
     def _invoke(self, f: str, key: str, value: object, hidden: Hidden | None = None) -> Invocation:
-        asked = {} if hidden is None else msgspec.structs.asdict(hidden)
-        return self._recorder.invoke(self._workload, self._process, f, key, value, **asked)
+        request_extras = {} if hidden is None else msgspec.structs.asdict(hidden)
+        return self._recorder.invoke(self._workload, self._process, f, key, value, **request_extras)
 
     async def _call(
         self,
@@ -183,7 +185,7 @@ class RecordedPops:
         accept: frozenset[int],
         wait_s: float = 0.0,
     ) -> RemotingCommand | None:
-        """One request, at most once; None if it failed, which is recorded then."""
+        """Send one request, at most once. If it fails, record this and return None."""
         core = self._core
         deadline = core.loop.time() + wait_s + DEADLINE_SECONDS
         group = core.routes.group(broker_group)
@@ -196,7 +198,7 @@ class RecordedPops:
         return None
 
 
-def _popped(message: ReceivedMessage) -> Popped:
+def _to_popped(message: ReceivedMessage) -> Popped:
     return Popped(
         str(message.queue),
         message.queue_offset,

@@ -1,4 +1,4 @@
-"""Reads that are recorded: single pulls from chosen nodes, and whole topics at the end of a run."""
+"""Recorded reads: single pulls from chosen nodes, and whole topics at the end of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .records import Pulled, seen_of
 READER_GROUP: Final = "chaos-reader"
 DEADLINE_SECONDS: Final = 10.0
 SCAN_SECONDS: Final = 40.0
-"""How long the final read of one queue on one node may take; it is slow only if something is wrong."""
+"""Time limit for the final read of one queue on one node. It is slow only if something is wrong."""
 
 _MAX_MESSAGES: Final = 512
 _PAUSE_SECONDS: Final = 0.1
@@ -34,7 +34,7 @@ _ResultT = TypeVar("_ResultT")
 
 
 class TopicReader:
-    """Reads queues for one workload and records what it finds; use it as an async context manager."""
+    """Reads queues for one workload and records the reads. Use it as an async context manager."""
 
     def __init__(self, namesrv: str, recorder: Recorder, workload: str) -> None:
         self._namesrv = namesrv
@@ -50,21 +50,21 @@ class TopicReader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._started().close()
+        await self._require_core().close()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of a topic. Raises `ClientError`."""
-        core = self._started()
-        return (await core.routes.get(topic, self._deadline())).all_readable
+        """Return the queues of a topic. Raises `ClientError`."""
+        core = self._require_core()
+        return (await core.routes.get(topic, self._make_deadline())).all_readable
 
     async def wait_for_queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of a topic that may be about to be made; raises `ClientError` if it is not there for long."""
-        return await self._insist(lambda: self.queues(topic))
+        """Return the queues of a topic, once it exists. Raises `ClientError` if it does not exist in time."""
+        return await self._repeat_until_answered(lambda: self.queues(topic))
 
     async def pull(
         self, queue: MessageQueue, offset: int, node: NodeAddresses, *, f: str = "pull", suspend_seconds: float = 0.0
     ) -> PullResult | None:
-        """One pull from one node, recorded; None if it failed."""
+        """Pull once from one node and record it; return None if it failed."""
         process = f"{f}-{node.node_id}"
         invocation = self._recorder.invoke(self._workload, process, f, str(queue), [], node=node.node_id, offset=offset)
         try:
@@ -78,12 +78,12 @@ class TopicReader:
         return result
 
     async def bounds(self, queue: MessageQueue, *, f: str = "bounds") -> tuple[int, int] | None:
-        """First kept offset and end of a queue, recorded; None if they could not be learned."""
+        """Read and record the first kept offset and the end of a queue; return None if they cannot be read."""
         invocation = self._recorder.invoke(self._workload, f, f, str(queue), None)
-        offsets = QueueOffsets(self._started())
+        offsets = QueueOffsets(self._require_core())
         try:
-            first = await self._insist(lambda: offsets.first(queue, self._deadline()))
-            end = await self._insist(lambda: offsets.end(queue, self._deadline()))
+            first = await self._repeat_until_answered(lambda: offsets.first(queue, self._make_deadline()))
+            end = await self._repeat_until_answered(lambda: offsets.end(queue, self._make_deadline()))
         except ClientError as error:
             invocation.fail(str(error))
             return None
@@ -91,9 +91,9 @@ class TopicReader:
         return first, end
 
     async def scan(self, topic: str, ctx: WorkloadContext) -> None:
-        """Read a whole topic from first to end offset: from every node of its queues' groups, or from their leaders.
+        """Read a whole topic from its first to its end offsets, from every node of its queues' groups.
 
-        Only a target with the capability `follower-reads` promises that every node shows everything.
+        Without the capability `follower-reads`, read from the leaders only.
         """
         try:
             queues = await self.wait_for_queues(topic)
@@ -103,19 +103,19 @@ class TopicReader:
         for queue in queues:
             bounds = await self.bounds(queue)
             if bounds is not None:
-                nodes = self._nodes_of(queue, ctx)
+                nodes = self._select_nodes(queue, ctx)
                 await asyncio.gather(*(self._scan_queue(queue, *bounds, node) for node in nodes))
 
-    def _nodes_of(self, queue: MessageQueue, ctx: WorkloadContext) -> list[NodeAddresses]:
+    def _select_nodes(self, queue: MessageQueue, ctx: WorkloadContext) -> list[NodeAddresses]:
         members = [node for node in ctx.nodes if node.group == queue.broker_group]
         if FOLLOWER_READS in ctx.capabilities:
             return members
-        leader = self._started().routes.group(queue.broker_group).any_address()
+        leader = self._require_core().routes.group(queue.broker_group).any_address()
         return [node for node in members if node.client == leader]
 
     async def _scan_queue(self, queue: MessageQueue, offset: int, end: int, node: NodeAddresses) -> None:
-        deadline = self._started().loop.time() + SCAN_SECONDS
-        while offset < end and self._started().loop.time() < deadline:
+        deadline = self._require_core().loop.time() + SCAN_SECONDS
+        while offset < end and self._require_core().loop.time() < deadline:
             result = await self.pull(queue, offset, node, f="scan")
             if result is None or result.next_offset <= offset:
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -125,7 +125,7 @@ class TopicReader:
     async def _pull(self, queue: MessageQueue, offset: int, address: str, suspend_seconds: float) -> PullResult:
         try:
             return await pull(
-                self._started(),
+                self._require_core(),
                 address,
                 READER_GROUP,
                 queue,
@@ -137,25 +137,25 @@ class TopicReader:
         except RemotingError as error:
             raise refusal(error) from error
 
-    async def _insist(self, ask: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
-        """Repeat a question for a while: it is asked when nothing stands in the way any more."""
-        deadline = self._started().loop.time() + SCAN_SECONDS
+    async def _repeat_until_answered(self, request: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
+        """Repeat a request until it succeeds. Raises `ClientError` after a time limit."""
+        deadline = self._require_core().loop.time() + SCAN_SECONDS
         while True:
             try:
-                return await ask()
+                return await request()
             except ClientError:
-                if self._started().loop.time() >= deadline:
+                if self._require_core().loop.time() >= deadline:
                     raise
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _deadline(self) -> float:
-        return self._started().loop.time() + DEADLINE_SECONDS
+    def _make_deadline(self) -> float:
+        return self._require_core().loop.time() + DEADLINE_SECONDS
 
-    def _started(self) -> ClientCore:
+    def _require_core(self) -> ClientCore:
         assert self._core is not None, "use 'async with TopicReader(...)'"
         return self._core
 
 
 def moved(result: PullResult) -> bool:
-    """Whether the offset that was asked for lies outside the queue."""
+    """Return True if the wanted offset lies outside the queue."""
     return result.code == ResponseCode.PULL_OFFSET_MOVED

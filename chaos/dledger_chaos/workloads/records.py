@@ -1,50 +1,54 @@
-"""The shapes of what workloads on brokers record, shared with the checkers.
+"""Operations that workloads on brokers record, and the types of their values and extras.
 
-| function | key | value | extras of an ok |
-|---|---|---|---|
-| `send` | topic | the message's value; it is stored at most once | `Stored` |
-| `send-repeating` | topic | the same; attempts of unknown outcome are repeated | `Stored` |
-| `send-idempotent` | topic | the same; the brokers are asked not to store a repetition | `Stored` |
-| `send-ordered` | ordering key | the same, behind all earlier ones of its key | `Stored` |
-| `send-batch` | topic | list of values | `StoredBatch` |
-| `send-passing` | topic | the same, to a topic that is deleted meanwhile | `Stored` |
-| `send-oneway` | topic | value; always `info` | |
-| `send-delayed` | topic | the same, to be delivered later | `Delayed`, of any outcome |
-| `recall` | topic | value of a delayed message, taken back; `fail`: it is delivered all the same | |
-| `send-back` | the topic it goes to | its value there; each may store a copy | `Delayed` of any outcome, if it waits |
-| `came-again` | value of its body | [the topic, and the byte of the log, that it was sent to at first] | |
-| `send-half` | topic | the same, as the half of a transaction | |
-| `find-half` | value | whether the half is found by its key, which is its value | |
-| `end-half` | value | `commit` or `rollback`: what its producer asks for | |
-| `check` | value | `commit`, `rollback` or `unknown`: what a producer answers a broker that asks; always `info` | |
-| `pull` | queue | list of `Seen` | `Pulled`; `node` and `offset` of any outcome |
-| `scan` | queue | list of `Seen`; as `pull`, after everything has healed | `Pulled` |
-| `bounds` | queue | [first kept offset, end offset] | |
-| `view` | queue | [offset, value] looked for | `Found` |
-| `end` | queue | the offset that the next message will get | |
-| `deliver` | queue | `Seen`: a message given to a member of a group, `process`, who may take time or fail | |
-| `traced` | value | `Traced`: what a trace tells of the send of it | |
-| `read-traces` | topic of the traces | null: all of them were read | |
-| `pop` | topic | list of `Popped` | `Hidden` of any outcome |
-| `ack` | topic | list of `Popped`: messages of one request that are done with | |
-| `hide` | topic | `Popped`; its pop time is another one if it is ok | `Hidden` of any outcome |
-| `kept` | queue | `bounds` of what nobody sent | |
-| `request` | topic | the message's value, which its producer waits for a reply to | `Replied` |
-| `reply` | value of the request | value of the reply | |
-| `lock` | group@queue | null; `fail`: it is not granted | |
-| `unlock` | group@queue | null; its lock is given up from the call on | |
-| `commit` | group@queue | offset | |
-| `committed` | group@queue | the committed offset read, null if there is none | |
-| `reset` | group | list of [queue, offset that it is to go on at], null if only the answer to it tells | |
-| `group-offsets` | group | list of [queue, committed offset], null where there is none | |
-| `create`, `delete` | `topic:NAME` or `group:NAME` | true, false | |
-| `read` | the same | whether it exists | |
-| `write`, `read` | group@broker group | [`PULL` or `POP`, number]: how it consumes, null if nothing was set | |
-| `assign` | group@broker group | list of [`PULL` or `POP`, queue]: what a member is to consume, null: what it has | |
-| `settle-PULL`, `settle-POP` | the same | as `assign`, once this mode was set and everything has healed | |
+A message is recorded by its value, which its body has (see `payload`). A queue's key is `topic/broker group/queue id`.
+Extras marked "always" are recorded with every outcome, all others only with `ok`.
 
-A queue's key is `topic/broker group/queue id`. A message that a consumer has sent back has a value of its own each time
-that it comes again: see `value_of`.
+| function | operation | key | value | extras |
+|---|---|---|---|---|
+| `send` | sends a message, without repetition after an unknown outcome | topic | message | `Stored` |
+| `send-repeating` | sends a message, repeated after unknown outcomes | topic | message | `Stored` |
+| `send-idempotent` | like `send-repeating`, but brokers store no repetition | topic | message | `Stored` |
+| `send-ordered` | sends a message behind earlier ones of its key | ordering key | message | `Stored` |
+| `send-batch` | sends a batch | topic | list of messages | `StoredBatch` |
+| `send-passing` | sends a message to a topic that is deleted meanwhile | topic | message | `Stored` |
+| `send-oneway` | sends a message one-way; the outcome is never `ok` | topic | message | |
+| `send-delayed` | sends a delayed message | topic | message | always `Delayed` |
+| `recall` | recalls a delayed message; `fail`: it is delivered nevertheless | topic | message | |
+| `send-back` | sends a message back, which may store a copy | topic of the copy | copy | always `Delayed`, if delayed |
+| `came-again` | a copy was read | body's value | [topic, position in the log] of the original | |
+| `send-half` | sends the half of a transaction | topic | message | |
+| `find-half` | looks a half up by its key | message | true if it was found | |
+| `end-half` | ends a half | message | `commit` or `rollback` | |
+| `check` | answers a broker's check; always `info` | message | `commit`, `rollback` or `unknown` | |
+| `pull` | pulls messages from a node | queue | list of `Seen` | `Pulled`, always its `node` and `offset` |
+| `scan` | like `pull`, after healing | queue | list of `Seen` | `Pulled`, always its `node` and `offset` |
+| `bounds` | reads a queue's bounds after healing | queue | [first offset, end offset] | |
+| `view` | looks a message up | queue | [offset, message] | `Found` |
+| `end` | reads a queue's end offset | queue | end offset | |
+| `deliver` | a member, `process`, handles a message | queue | `Seen` | |
+| `stay` | a final member starts | prefix of the members' names | null | |
+| `traced` | the trace of a send was read | message | `Traced` | |
+| `read-traces` | reads all traces | topic of the traces | null | |
+| `pop` | pops messages | topic | list of `Popped` | always `Hidden` |
+| `ack` | acknowledges popped messages in one request | topic | list of `Popped` | |
+| `hide` | changes an invisible time | topic | `Popped`, with the new pop time if `ok` | always `Hidden` |
+| `kept` | reads the bounds of a queue of a retry topic | queue | [first offset, end offset] | |
+| `request` | sends a message and waits for a reply | topic | message | `Replied`, also without a reply in time |
+| `reply` | replies to a request | request | reply | |
+| `lock` | requests a lock; `fail`: it is refused | group@queue | null | |
+| `unlock` | releases a lock, which does not count from the call on | group@queue | null | |
+| `commit` | commits an offset | group@queue | offset | |
+| `committed` | reads a committed offset | group@queue | offset, null without one | |
+| `reset` | resets offsets | group | list of [queue, offset], or null while only the answer has it | |
+| `group-offsets` | reads a group's committed offsets | group | list of [queue, offset], or null without one | |
+| `create`, `delete` | creates or deletes | `topic:NAME` or `group:NAME` | true for `create`, else false | |
+| `read` | looks a name up | `topic:NAME` or `group:NAME` | true if it exists | |
+| `write`, `read` | sets or reads a request mode | group@broker group | [`PULL` or `POP`, number], null without one | |
+| `assign` | asks for queues | group@broker group | list of [`PULL` or `POP`, queue], null to keep the present | |
+| `settle-PULL`, `settle-POP` | like `assign`, after this mode was set | group@broker group | like `assign` | |
+
+Each copy of a message that a consumer has sent back has a value of its own: see `value_of`. Values of `registers` are
+in the module of that workload.
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ _ExtrasT = TypeVar("_ExtrasT")
 
 
 class Seen(NamedTuple):
-    """A message that was read: its queue offset, its value (see `payload`), its byte position in the log."""
+    """A message that was read: its queue offset, its value (see `payload`), its position in the log, or -1."""
 
     offset: int
     value: str
@@ -72,7 +76,7 @@ class Seen(NamedTuple):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Where an acknowledgement said that a message lies. `position` is -1 if the answer did not name it."""
+    """Place of a message by its acknowledgement. `position` is -1 if the answer did not name it."""
 
     queue: str
     offset: int
@@ -80,7 +84,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """The same for the messages of a batch, in their order."""
+    """Places of the messages of a batch by their acknowledgement, in the order of the batch."""
 
     queue: str
     offsets: list[int]
@@ -88,14 +92,15 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
 
 class Delayed(msgspec.Struct, frozen=True):
-    """How much later a message is asked to be delivered than it is sent."""
+    """Requested delay between the send and the delivery of a message."""
 
     delay_ms: int
 
 
 class Popped(NamedTuple):
-    """A message that a pop has brought: its queue, which may be that of a retry topic, its offset there, the value of
-    its body, how often it came again, and the pop time of its delivery.
+    """A popped message: its queue, which may be of a retry topic, its offset there, and the value of its body.
+
+    `times` is the number of earlier deliveries, `pop_time_ms` the pop time of this delivery.
     """
 
     queue: str
@@ -106,29 +111,27 @@ class Popped(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """What a trace tells of a send: whether it succeeded, and the byte of the log where the message lies, or -1."""
+    """Trace of a send: its success, and the byte of the log at which the message lies, or -1."""
 
     succeeded: bool
     position: int
 
 
 class Hidden(msgspec.Struct, frozen=True):
-    """How long messages are to be hidden from the other members of a group."""
+    """Requested invisible time of messages."""
 
     invisible_ms: int
 
 
 class Replied(msgspec.Struct, frozen=True):
-    """What became of a request: the value of the reply; or that it waited for one until its time was over, having been
-    acknowledged.
-    """
+    """End of a request: the value of the reply; `waited` is True if the stored request got no reply in time."""
 
     reply: str = ""
     waited: bool = False
 
 
 class Pulled(msgspec.Struct, frozen=True):
-    """`offset` is what was asked for, `code` the answer's, `next_offset` where it said to go on; `node` answered."""
+    """`node` answered a pull from `offset` with `code`, and `next_offset` at which to continue."""
 
     node: str
     offset: int
@@ -137,34 +140,34 @@ class Pulled(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """`found` is the value of the message where one was looked for, None if there was none; `by` says how."""
+    """`found` is the value of the found message, None without a message; `by` is the kind of look-up."""
 
     found: str | None
     by: str
 
 
 def extras(operation: Operation, kind: type[_ExtrasT]) -> _ExtrasT:
-    """An operation's extras in their shape. Raises `msgspec.ValidationError`."""
+    """Return an operation's extras as an object of their type. Raises `msgspec.ValidationError`."""
     return msgspec.convert(operation.extras, kind)
 
 
 def seen(operation: Operation) -> list[Seen]:
-    """What a `pull` or `scan` found. Raises `msgspec.ValidationError`."""
+    """Return the messages that a `pull` or `scan` found. Raises `msgspec.ValidationError`."""
     return msgspec.convert(operation.value, list[Seen])
 
 
 def stored(result: SendResult) -> Stored:
-    """What a send was told."""
+    """Return the record of a send's acknowledgement."""
     return Stored(queue_key_of(result), result.queue_offset, position_of(result.offset_message_id))
 
 
 def queue_key_of(result: SendResult) -> str:
-    """The key of the queue that a send was told."""
+    """Return the key of the queue that a send's acknowledgement names."""
     return str(MessageQueue(result.topic, result.broker_group, result.queue_id))
 
 
 def stored_batch(results: list[SendResult]) -> StoredBatch:
-    """What the send of a batch was told."""
+    """Return the record of a batch's acknowledgement."""
     return StoredBatch(
         queue_key_of(results[0]),
         [result.queue_offset for result in results],
@@ -173,18 +176,18 @@ def stored_batch(results: list[SendResult]) -> StoredBatch:
 
 
 def seen_of(message: ReceivedMessage) -> Seen:
-    """A message as it is recorded."""
+    """Return the record of a message."""
     return Seen(message.queue_offset, value_of(message.body, message.reconsume_times), message.physical_offset)
 
 
 def value_of(body: bytes, reconsume_times: int) -> str:
-    """A message's value: that of its body, and `#n` if it comes again for the nth time."""
+    """Return a message's value: the value of its body, and `#n` for its nth repetition."""
     value = decode_payload(body)
     return f"{value}#{reconsume_times}" if reconsume_times else value
 
 
 def position_of(offset_message_id: str) -> int:
-    """The byte of the log that a message id names, -1 if it names none."""
+    """Return the position in the log that a message id names, -1 if it names none."""
     try:
         return parse_offset_message_id(offset_message_id)[1]
     except InvalidParameter:

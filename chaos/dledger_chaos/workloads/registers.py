@@ -1,16 +1,16 @@
 """Linearizable registers and logs on nodes that speak the line protocol of `subjects`.
 
-Five clients work on a few keys at a time; after a number of operations a key is left for a new one, so that the search
-of the linearizability checker stays short. Each client asks the node that it believes to lead, and looks for another
-when that one does not answer. One more reader for each node asks that node only, whatever it says or does not say: only
-such clients are there when a node believes that it leads and nobody else does.
+Five clients work on a few keys at a time. After a number of operations a new key replaces a key, so that the search of
+the linearizability checker stays short. Each client asks the supposed leader, and changes to another node if that node
+does not answer with success. In addition, one reader for each node asks this node only. Only these readers notice a
+node that wrongly believes that it leads.
 
 | function | key | value | extras of an ok |
 |---|---|---|---|
-| `read` | key | the value or values read | |
-| `write` | `register-<n>` | a value, each written once | |
-| `cas` | `register-<n>` | [expected, new] | `swapped`: whether it was as expected |
-| `append` | `log-<n>` | a value, each appended once | `place`: where it stands |
+| `read` | any | value of the register, or list of the log's values | |
+| `write` | `register-<n>` | unique value | |
+| `cas` | `register-<n>` | [expected value, new unique value] | `swapped`: true if the expected value was found |
+| `append` | `log-<n>` | unique value | `place`: index of the value in the log |
 """
 
 from __future__ import annotations
@@ -32,59 +32,59 @@ CLIENTS: Final = 5
 LIVE_KEYS: Final = 4
 OPERATIONS_PER_KEY: Final = 60
 UNKNOWN_PER_KEY: Final = 6
-"""A key is also left after this many operations of unknown outcome: each doubles what the checker may have to try."""
+"""Maximum number of operations of unknown outcome for one key. Each may double the work of the checker."""
 
 DEADLINE_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.005
 _REFUSED_PAUSE_SECONDS: Final = 0.05
 _READER_PAUSE_SECONDS: Final = 0.02
 _FINAL_READ_SECONDS: Final = 30.0
-"""How long one key is asked for at the end; it takes long only if something is wrong."""
+"""Time limit for the final read of one key. It is slow only if something is wrong."""
 
 
 class _Keys:
-    """The keys in use, and how much they have been used."""
+    """The keys in use, and the number of operations left for each."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._numbers = count()
-        self._left: dict[str, int] = {}
-        self._unknown: dict[str, int] = {}
+        self._operations_left: dict[str, int] = {}
+        self._unknown_outcomes: dict[str, int] = {}
         self.last: dict[str, Json] = {}
-        """The last value written to a register, as far as a client knows: what a cas may well expect."""
+        """The last known value of each register, which a `cas` expects."""
         self.used: list[str] = []
 
     def pick(self) -> str:
-        """A key for the next operation."""
+        """Return a key for the next operation."""
         key = self.any()
-        self._left[key] -= 1
-        if not self._left[key]:
-            self._leave(key)
+        self._operations_left[key] -= 1
+        if not self._operations_left[key]:
+            self._retire_key(key)
         return key
 
     def any(self) -> str:
-        """A key in use, for an operation that does not count."""
-        while len(self._left) < LIVE_KEYS:
+        """Return a key in use, without counting an operation."""
+        while len(self._operations_left) < LIVE_KEYS:
             number = next(self._numbers)
             key = f"{'log' if number % 3 == 2 else 'register'}-{number}"
-            self._left[key] = OPERATIONS_PER_KEY
-            self._unknown[key] = 0
+            self._operations_left[key] = OPERATIONS_PER_KEY
+            self._unknown_outcomes[key] = 0
             self.used.append(key)
-        return self._rng.choice(list(self._left))
+        return self._rng.choice(list(self._operations_left))
 
     def unknown(self, key: str) -> None:
-        """An operation on a key ended without an answer."""
-        if key in self._unknown:
-            self._unknown[key] += 1
-            if self._unknown[key] >= UNKNOWN_PER_KEY:
-                self._leave(key)
+        """Note that the outcome of an operation on a key is unknown."""
+        if key in self._unknown_outcomes:
+            self._unknown_outcomes[key] += 1
+            if self._unknown_outcomes[key] >= UNKNOWN_PER_KEY:
+                self._retire_key(key)
 
-    def _leave(self, key: str) -> None:
-        del self._left[key], self._unknown[key]
+    def _retire_key(self, key: str) -> None:
+        del self._operations_left[key], self._unknown_outcomes[key]
 
 
 class RegisterWorkload:
-    """See the module."""
+    """Clients of the workload `registers`, as the module describes it."""
 
     name = NAME
 
@@ -93,19 +93,19 @@ class RegisterWorkload:
         self._values = count(1)
 
     async def setup(self, ctx: WorkloadContext) -> None:
-        """Nothing is asked yet; connections are made when they are needed."""
+        """Do nothing: connections are made when they are needed."""
         self._keys = _Keys(random.Random(ctx.rng.random()))
 
     async def run(self, ctx: WorkloadContext) -> None:
         """Read, write, swap and append until the end."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(CLIENTS):
-                tasks.create_task(self._work(ctx, f"client-{number}", random.Random(ctx.rng.random())))
+                tasks.create_task(self._run_client(ctx, f"client-{number}", random.Random(ctx.rng.random())))
             for node in ctx.nodes:
-                tasks.create_task(self._read(ctx, node.node_id, random.Random(ctx.rng.random())))
+                tasks.create_task(self._run_reader(ctx, node.node_id, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Read every key once more: what was acknowledged last must show."""
+        """Read every key once more, so that the last acknowledged operations are checked."""
         assert self._keys is not None
         client, loop = _Client(ctx, "final", random.Random(ctx.rng.random())), asyncio.get_running_loop()
         try:
@@ -118,20 +118,20 @@ class RegisterWorkload:
         finally:
             await client.close()
 
-    async def _work(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
+    async def _run_client(self, ctx: WorkloadContext, process: str, rng: random.Random) -> None:
         assert self._keys is not None
         keys = self._keys
         client = _Client(ctx, process, rng, keys)
         try:
             while not ctx.stopping.is_set():
                 key = keys.pick()
-                f, value = self._choose(key, rng)
+                f, value = self._draw_operation(key, rng)
                 answered = await client.operate(f, key, value)
                 await asyncio.sleep(_PAUSE_SECONDS if answered else _REFUSED_PAUSE_SECONDS)
         finally:
             await client.close()
 
-    async def _read(self, ctx: WorkloadContext, node_id: str, rng: random.Random) -> None:
+    async def _run_reader(self, ctx: WorkloadContext, node_id: str, rng: random.Random) -> None:
         assert self._keys is not None
         client = _Client(ctx, f"reader-{node_id}", rng, node_id=node_id)
         try:
@@ -141,7 +141,7 @@ class RegisterWorkload:
         finally:
             await client.close()
 
-    def _choose(self, key: str, rng: random.Random) -> tuple[str, Json]:
+    def _draw_operation(self, key: str, rng: random.Random) -> tuple[str, Json]:
         assert self._keys is not None
         if rng.random() < 0.45:
             return "read", None
@@ -154,7 +154,7 @@ class RegisterWorkload:
 
 
 class _Client:
-    """One process of the history: one operation at a time, at the node that it believes to lead or at `node_id`."""
+    """One process of the history. It sends one operation at a time to the supposed leader, or always to `node_id`."""
 
     def __init__(
         self,
@@ -166,20 +166,20 @@ class _Client:
         node_id: str | None = None,
     ) -> None:
         self._recorder: Recorder = ctx.recorder
-        self._addresses = {node.node_id: _split(node.client) for node in ctx.nodes}
+        self._addresses = {node.node_id: _split_address(node.client) for node in ctx.nodes}
         self._connections = {node: SubjectClient(address) for node, address in self._addresses.items()}
         self._process = process
         self._rng = rng
         self._keys = keys
-        self._stays = node_id is not None
+        self._is_pinned = node_id is not None
         self._node = node_id or rng.choice(sorted(self._addresses))
 
     async def operate(self, f: str, key: str, value: Json) -> bool:
-        """One operation, recorded; whether it was answered."""
+        """Run one operation and record it. Return True if it succeeded."""
         invocation = self._recorder.invoke(NAME, self._process, f, key, value, node=self._node)
         answer = await self._connections[self._node].call(f, key, value, timeout_s=DEADLINE_SECONDS)
         if answer.ok:
-            self._note(f, key, value, answer)
+            self._remember_value(f, key, value, answer)
             if f == "read":
                 invocation.ok(answer.value)
             elif f == "append":
@@ -195,8 +195,8 @@ class _Client:
             invocation.info(answer.error or "")
             if self._keys is not None:
                 self._keys.unknown(key)
-        if not self._stays:
-            self._node = self._successor(answer.leader)
+        if not self._is_pinned:
+            self._node = self._choose_node(answer.leader)
         return False
 
     async def close(self) -> None:
@@ -204,7 +204,7 @@ class _Client:
         for connection in self._connections.values():
             await connection.close()
 
-    def _note(self, f: str, key: str, value: Json, answer: Answer) -> None:
+    def _remember_value(self, f: str, key: str, value: Json, answer: Answer) -> None:
         if self._keys is None or f == "append":
             return
         if f == "read":
@@ -214,17 +214,20 @@ class _Client:
         elif answer.value is True and isinstance(value, list):
             self._keys.last[key] = value[1]
 
-    def _successor(self, leader: str | None) -> str:
+    def _choose_node(self, leader: str | None) -> str:
         if leader in self._addresses and leader != self._node:
             return leader
         return self._rng.choice([node for node in sorted(self._addresses) if node != self._node])
 
 
-def _split(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
 
 
 ENTRY: Final = WorkloadEntry(
-    NAME, "linearizable registers and logs: read, write, compare-and-set, append", "register", RegisterWorkload
+    NAME,
+    "linearizable registers and logs, read, written, compared and set, appended to; one more reader for every node",
+    "register",
+    RegisterWorkload,
 )

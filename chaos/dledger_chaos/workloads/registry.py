@@ -1,4 +1,4 @@
-"""Every workload there is."""
+"""The list of all workloads. The table in `chaos/README.md` has the same names and summaries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests whose producers wait for a reply, and consumers who reply at once, late, twice, or not at all.
+"""Requests whose producers wait for a reply, and consumers that reply at once, late, twice, or not at all.
 
-Others send to the same queues without asking. The repliers follow the queues. At the end, when everything is healed,
-each requester asks a few times more and has to be answered.
+Another producer sends ordinary messages to the same queues. The repliers follow the queues. After healing each
+requester sends a few more requests, all of which must get a reply.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ QUEUES: Final = 4
 REQUESTERS: Final = 3
 REPLIERS: Final = 4
 FINAL: Final = "final"
-"""The process that asks at the end, when everything is healed; each of its requests is answered at once."""
+"""Name of the process that sends requests after healing. Repliers reply to each of them at once."""
 MARK: Final = ">"
-"""The value of a reply begins with that of its request, and this."""
+"""Separator in the value of a reply, between the value of its request and a number."""
 
 _TIMEOUT_SECONDS: Final = 4.0
 _FINAL_TIMEOUT_SECONDS: Final = 30.0
@@ -43,14 +43,14 @@ _PAUSE_SECONDS: Final = 0.03
 
 
 class RepliesWorkload:
-    """See the module."""
+    """Clients of the workload `replies`, as the module describes it."""
 
     name = NAME
 
     def __init__(self) -> None:
         self._requesters: list[Producer] = []
         self._replier: Producer | None = None
-        self._plain: Producer | None = None
+        self._plain_producer: Producer | None = None
         self._tail: TopicTail | None = None
         self._requests: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
 
@@ -58,73 +58,73 @@ class RepliesWorkload:
         """Make the topic, and start the producers."""
         async with Admin(ctx.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
-        self._tail = TopicTail(TOPIC, ctx, self._seen)
-        self._plain = await _producer(ctx, "plain")
-        self._replier = await _producer(ctx, "replier")
-        self._requesters = [await _producer(ctx, f"requester-{number}") for number in range(REQUESTERS)]
+        self._tail = TopicTail(TOPIC, ctx, self._on_message)
+        self._plain_producer = await _start_producer(ctx, "plain")
+        self._replier = await _start_producer(ctx, "replier")
+        self._requesters = [await _start_producer(ctx, f"requester-{number}") for number in range(REQUESTERS)]
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Ask and reply until the end."""
+        """Send requests and replies until the end."""
         assert self._tail is not None
-        assert self._plain is not None
-        plain = RecordedSends(ctx.recorder, NAME, "plain", self._plain, TOPIC)
+        assert self._plain_producer is not None
+        plain = RecordedSends(ctx.recorder, NAME, "plain", self._plain_producer, TOPIC)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.TaskGroup() as tasks:
-            replying = self._repliers(ctx, tasks)
+            replying = self._start_repliers(ctx, tasks)
             following = tasks.create_task(self._tail.follow(reader, ctx.stopping))
             asking = [
-                tasks.create_task(self._ask_on(ctx, number, random.Random(ctx.rng.random())))
+                tasks.create_task(self._keep_requesting(ctx, number, random.Random(ctx.rng.random())))
                 for number in range(REQUESTERS)
             ]
-            sending = tasks.create_task(_send_plainly(ctx, plain, random.Random(ctx.rng.random())))
+            sending = tasks.create_task(_send_plain_messages(ctx, plain, random.Random(ctx.rng.random())))
             await asyncio.gather(following, sending, *asking)
             for task in replying:
                 task.cancel()
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Ask once more, and have all of it answered; read every queue from every node."""
+        """Send final requests, all of which must be answered; then read every queue from every node."""
         ended = asyncio.Event()
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             if self._tail is not None:
                 async with asyncio.TaskGroup() as tasks:
-                    replying = self._repliers(ctx, tasks)
+                    replying = self._start_repliers(ctx, tasks)
                     tasks.create_task(self._tail.follow(reader, ended))
-                    await asyncio.gather(*(self._ask_finally(ctx.recorder, number) for number in range(REQUESTERS)))
+                    await asyncio.gather(*(self._request_at_end(ctx.recorder, number) for number in range(REQUESTERS)))
                     ended.set()
                     for task in replying:
                         task.cancel()
-            for producer in (*self._requesters, self._replier, self._plain):
+            for producer in (*self._requesters, self._replier, self._plain_producer):
                 if producer is not None:
                     await producer.close()
             await reader.scan(TOPIC, ctx)
 
-    def _seen(self, message: ReceivedMessage) -> None:
+    def _on_message(self, message: ReceivedMessage) -> None:
         if CORRELATION_ID in message.properties:
             self._requests.put_nowait(message)
 
     # ---------------------------------------------------------------- requesters
 
-    async def _ask_on(self, ctx: WorkloadContext, number: int, rng: random.Random) -> None:
+    async def _keep_requesting(self, ctx: WorkloadContext, number: int, rng: random.Random) -> None:
         count, process = 0, f"requester-{number}"
         while not ctx.stopping.is_set():
             count += 1
             value, size = f"{NAME}.{process}:{count}", rng.randint(0, 500)
-            await _ask(ctx.recorder, process, self._requesters[number], value, size, _TIMEOUT_SECONDS)
+            await _request(ctx.recorder, process, self._requesters[number], value, size, _TIMEOUT_SECONDS)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _ask_finally(self, recorder: Recorder, number: int) -> None:
+    async def _request_at_end(self, recorder: Recorder, number: int) -> None:
         for count in range(_FINAL_REQUESTS):
             value = f"{NAME}.{FINAL}-{number}:{count}"
-            await _ask(recorder, FINAL, self._requesters[number], value, 0, _FINAL_TIMEOUT_SECONDS)
+            await _request(recorder, FINAL, self._requesters[number], value, 0, _FINAL_TIMEOUT_SECONDS)
 
     # ---------------------------------------------------------------- repliers
 
-    def _repliers(self, ctx: WorkloadContext, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    def _start_repliers(self, ctx: WorkloadContext, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         return [
-            tasks.create_task(self._reply_on(ctx.recorder, f"replier-{number}", random.Random(ctx.rng.random())))
+            tasks.create_task(self._keep_replying(ctx.recorder, f"replier-{number}", random.Random(ctx.rng.random())))
             for number in range(REPLIERS)
         ]
 
-    async def _reply_on(self, recorder: Recorder, process: str, rng: random.Random) -> None:
+    async def _keep_replying(self, recorder: Recorder, process: str, rng: random.Random) -> None:
         while True:
             message = await self._requests.get()
             value = decode_payload(message.body)
@@ -150,23 +150,23 @@ class RepliesWorkload:
             invocation.ok()
 
 
-async def _producer(ctx: WorkloadContext, name: str) -> Producer:
+async def _start_producer(ctx: WorkloadContext, name: str) -> Producer:
     producer = Producer(ctx.namesrv, group=f"chaos-{NAME}-{name}", retry_unknown=False)
     await producer.start()
     return producer
 
 
-async def _send_plainly(ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
-    """Send messages that ask for nothing."""
+async def _send_plain_messages(ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+    """Send messages that are no requests."""
     while not ctx.stopping.is_set():
         await sends.send(rng.randint(0, 500))
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _ask(
+async def _request(
     recorder: Recorder, process: str, producer: Producer, value: str, size_bytes: int, timeout_s: float
 ) -> None:
-    """One request, recorded: with its reply, or without."""
+    """Send one request and record it, with its reply or without."""
     invocation = recorder.invoke(NAME, process, "request", TOPIC, value)
     body = encode_payload(value, size_bytes)
     try:
@@ -181,9 +181,8 @@ async def _ask(
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "requests whose producers wait, and consumers who reply at once, late, twice, or not at all",
+    "requests whose producers wait for a reply, and consumers that reply at once, late, twice, or not at all",
     "broker",
     RepliesWorkload,
     needs=frozenset({FOLLOWER_READS}),
 )
-"""The line of the registry."""

@@ -1,8 +1,8 @@
-"""Large messages that push old ones out, while readers go back behind the first kept offset.
+"""A log that is trimmed all the time, and readers that ask for trimmed messages.
 
-The log is limited to a few segments, so that the leader trims it all the time; what is trimmed must be the oldest, on
-all nodes the same, and readers who come too late are told where to go on.  A run may be too short or too troubled for
-that: the workload then writes on, once everything has healed, until the first trim.
+The log is limited to a few segments, and messages are large, so that the leader trims the log all the time. Only the
+oldest messages may be trimmed, and the same messages on all nodes. A reader of trimmed messages is told the offset at
+which to continue. In a short run there may be no trim. Then the workload sends after healing until the first trim.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUSPEND_SECONDS: Final = 1.0
 
 
 class RetentionWorkload:
-    """See the module."""
+    """Clients of the workload `retention`, as the module describes it."""
 
     name = NAME
 
@@ -39,14 +39,14 @@ class RetentionWorkload:
         self._producer: Producer | None = None
 
     async def setup(self, ctx: WorkloadContext) -> None:
-        """Make the topic and start the producer; its bodies are sent as they are, for they are there to take room."""
+        """Make the topic and start the producer. It does not compress bodies, because they must fill the log."""
         async with Admin(ctx.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
         self._producer = Producer(ctx.namesrv, group="chaos-retention", retry_unknown=False, compress_over_bytes=None)
         await self._producer.start()
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Write, and read what is old, until the end."""
+        """Send, and read offsets that may be trimmed, until the end."""
         assert self._producer is not None
         sends = RecordedSends(ctx.recorder, NAME, "writer", self._producer, TOPIC)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.TaskGroup() as tasks:
@@ -54,7 +54,7 @@ class RetentionWorkload:
             tasks.create_task(self._read_old(ctx, reader, random.Random(ctx.rng.random())))
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Come too late on every node, and read what is left from it."""
+        """Read below the first offset on every node, then a new message, then all messages that are kept."""
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader:
             if self._producer is not None:
                 await self._write_until_trimmed(
@@ -76,7 +76,7 @@ class RetentionWorkload:
                 await asyncio.gather(*(sends.send(MESSAGE_BYTES) for _ in range(_LAST_SENDS)))
 
     async def _read_newest(self, ctx: WorkloadContext, reader: TopicReader, sends: RecordedSends) -> None:
-        """Read what no trim takes any more, from every node."""
+        """Send a last message, which is not trimmed any more, and read it from every node."""
         sent = await sends.send(MESSAGE_BYTES)
         if sent is not None:
             stored = sent[1]
@@ -91,7 +91,7 @@ class RetentionWorkload:
             await asyncio.sleep(_SEND_PAUSE_SECONDS)
 
     async def _read_old(self, ctx: WorkloadContext, reader: TopicReader, rng: random.Random) -> None:
-        """Read offsets that may be gone: the very first, and where a reader stood that fell behind."""
+        """Read offsets that may be trimmed: 0, or a random offset below the newest one."""
         next_offset = 0
         while not ctx.stopping.is_set():
             try:
@@ -108,7 +108,7 @@ class RetentionWorkload:
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "a log that is trimmed all the time, and readers who come too late",
+    "a log that is trimmed all the time, and readers that ask for trimmed messages",
     "broker",
     RetentionWorkload,
     needs=frozenset({RETENTION}),

@@ -1,8 +1,8 @@
-"""Messages that a consumer sends back (36): they come again, later and later, until they are dead letters.
+"""Messages that a consumer sends back (36): they are delivered again after a delay, until they are dead letters.
 
-A reader follows the topic, the group's retry topic and its dead letters. Of what it sees it finishes some, sends some
-back, and makes some dead letters at once. Whose outcome nobody knows it sends back again, now and then: each request
-may make another copy. At the end it waits for what was acknowledged, and every queue is read from every node.
+Readers follow the topic, the group's retry topic and its dead letters. Workers finish some of the messages, send some
+back, and make some dead letters at once. They repeat half of the requests of unknown outcome, and each request may
+store another copy. At the end the workload waits for all acknowledged copies, and reads every queue from every node.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ RETRIES: Final = retry_topic(GROUP)
 DEAD_LETTERS: Final = dead_letter_topic(GROUP)
 QUEUES: Final = 2
 LIMIT: Final = 2
-"""A message that has come again so often is a dead letter when it is sent back."""
+"""Maximum number of redeliveries. A message sent back once more becomes a dead letter."""
 LEVELS_MS: Final = {1: 1_000, 2: 5_000}
 AT_ONCE: Final = -1
-"""A delay level that asks for a dead letter."""
+"""Delay level that requests a dead letter."""
 
 _WORKERS: Final = 4
-_DONE: Final = 0.5
-_DEAD_AT_ONCE: Final = 0.1
+_FINISHED_SHARE: Final = 0.5
+_DEAD_LETTER_SHARE: Final = 0.1
 """Shares of messages that are finished, and that are made dead letters at once."""
-_AGAIN: Final = 0.5
-"""The share of requests of unknown outcome that are made again."""
+_REPEATED_SHARE: Final = 0.5
+"""Share of the requests of unknown outcome that are repeated."""
 _SEND_PAUSE_SECONDS: Final = 0.06
 _DEADLINE_SECONDS: Final = 5.0
 _TOPICS_SECONDS: Final = 30.0
@@ -56,7 +56,7 @@ _FINAL_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """A message that was read: the value of its body, how often it came again, and where it lies."""
+    """A message that was read: the value of its body, the number of its redeliveries, and its place."""
 
     value: str
     reconsume_times: int
@@ -66,7 +66,7 @@ class _Delivery:
 
 
 class RetriesWorkload:
-    """See the module."""
+    """Workload of messages that are sent back."""
 
     name = NAME
 
@@ -78,7 +78,10 @@ class RetriesWorkload:
         self._arrivals = Arrivals()
 
     async def setup(self, ctx: WorkloadContext) -> None:
-        """Make the topic and the group, start the clients, and have the first message sent back, which makes topics."""
+        """Make the topic and the group, start the clients, and send a message back at each delay level.
+
+        That makes the retry topic and the topic of dead letters.
+        """
         async with Admin(ctx.namesrv) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
             await admin.create_group(SubscriptionGroupConfig(GROUP, retry_max_times=LIMIT))
@@ -86,39 +89,42 @@ class RetriesWorkload:
         await self._producer.start()
         self._core = ClientCore(ctx.namesrv)
         self._core.start()
-        await self._core.routes.get(TOPIC, self._core.loop.time() + _TOPICS_SECONDS)  # whom to send messages back to
+        await self._core.routes.get(
+            TOPIC, self._core.loop.time() + _TOPICS_SECONDS
+        )  # afterwards the core knows the broker groups
         self._tails = [
-            TopicTail(topic, ctx, partial(self._seen, ctx.recorder)) for topic in (TOPIC, RETRIES, DEAD_LETTERS)
+            TopicTail(topic, ctx, partial(self._on_message, ctx.recorder)) for topic in (TOPIC, RETRIES, DEAD_LETTERS)
         ]
-        sent = await RecordedSends(ctx.recorder, NAME, "first", self._producer, TOPIC).send(0)
-        if sent is not None:
-            value, result = sent
-            first = _Delivery(
-                value, 0, result.broker_group, position_of(result.offset_message_id), result.offset_message_id
-            )
-            for level in (*LEVELS_MS, AT_ONCE):
+        sends = RecordedSends(ctx.recorder, NAME, "first", self._producer, TOPIC)
+        for level in (*LEVELS_MS, AT_ONCE):
+            sent = await sends.send(0)
+            if sent is not None:
+                value, result = sent
+                first = _Delivery(
+                    value, 0, result.broker_group, position_of(result.offset_message_id), result.offset_message_id
+                )
                 await self._send_back(ctx.recorder, self._core, "first", first, level)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.timeout(_TOPICS_SECONDS):
             for topic in (TOPIC, RETRIES, DEAD_LETTERS):
                 await reader.wait_for_queues(topic)
 
     async def run(self, ctx: WorkloadContext) -> None:
-        """Send, and send back, until the end."""
+        """Send messages, and send them back, until the run stops."""
         assert self._producer is not None
         assert self._core is not None
         sends = RecordedSends(ctx.recorder, NAME, "producer", self._producer, TOPIC)
         async with TopicReader(ctx.namesrv, ctx.recorder, NAME) as reader, asyncio.TaskGroup() as tasks:
             for number in range(_WORKERS):
                 rng = random.Random(ctx.rng.random())
-                tasks.create_task(self._work(ctx, self._core, f"consumer-{number}", rng))
+                tasks.create_task(self._handle_deliveries(ctx, self._core, f"consumer-{number}", rng))
             for tail in self._tails:
                 tasks.create_task(tail.follow(reader, ctx.stopping))
-            await _send(ctx, sends, random.Random(ctx.rng.random()))
+            await _send_messages(ctx, sends, random.Random(ctx.rng.random()))
             for _ in range(_WORKERS):
                 self._deliveries.put_nowait(None)
 
     async def finish(self, ctx: WorkloadContext) -> None:
-        """Wait for what was acknowledged, and read everything from every node."""
+        """Wait for all acknowledged copies, and read everything from every node."""
         if self._producer is not None:
             await self._producer.close()
         if self._core is not None:
@@ -129,7 +135,7 @@ class RetriesWorkload:
             for topic in (TOPIC, RETRIES, DEAD_LETTERS):
                 await reader.scan(topic, ctx)
 
-    def _seen(self, recorder: Recorder, message: ReceivedMessage) -> None:
+    def _on_message(self, recorder: Recorder, message: ReceivedMessage) -> None:
         value, times = decode_payload(message.body), message.reconsume_times
         if times:
             self._arrivals.came(value_of(message.body, times))
@@ -141,20 +147,25 @@ class RetriesWorkload:
                 _Delivery(value, times, queue.broker_group, position, message.offset_message_id)
             )
 
-    async def _work(self, ctx: WorkloadContext, core: ClientCore, process: str, rng: random.Random) -> None:
-        """Decide what becomes of messages until the end."""
+    async def _handle_deliveries(
+        self, ctx: WorkloadContext, core: ClientCore, process: str, rng: random.Random
+    ) -> None:
+        """Handle messages until the run stops. Finish each, send it back, or make it a dead letter."""
         while (delivery := await self._deliveries.get()) is not None and not ctx.stopping.is_set():
             chance = rng.random()
-            if chance < _DONE:
+            if chance < _FINISHED_SHARE:
                 continue
-            level = AT_ONCE if chance < _DONE + _DEAD_AT_ONCE else rng.choice(list(LEVELS_MS))
-            while not await self._send_back(ctx.recorder, core, process, delivery, level) and rng.random() < _AGAIN:
+            level = AT_ONCE if chance < _FINISHED_SHARE + _DEAD_LETTER_SHARE else rng.choice(list(LEVELS_MS))
+            while (
+                not await self._send_back(ctx.recorder, core, process, delivery, level)
+                and rng.random() < _REPEATED_SHARE
+            ):
                 pass
 
     async def _send_back(
         self, recorder: Recorder, core: ClientCore, process: str, delivery: _Delivery, level: int
     ) -> bool:
-        """Send a message back; False if nobody knows whether it will come again."""
+        """Send a message back. Return False if the outcome is unknown."""
         is_dead = level == AT_ONCE or delivery.reconsume_times >= LIMIT
         value = f"{delivery.value}#{delivery.reconsume_times + 1}"
         delayed = {} if is_dead else msgspec.structs.asdict(Delayed(LEVELS_MS[level]))
@@ -185,7 +196,7 @@ class RetriesWorkload:
         return True
 
 
-async def _send(ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
+async def _send_messages(ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) -> None:
     while not ctx.stopping.is_set():
         await sends.send(rng.randint(0, 500))
         await asyncio.sleep(_SEND_PAUSE_SECONDS)
@@ -193,9 +204,8 @@ async def _send(ctx: WorkloadContext, sends: RecordedSends, rng: random.Random) 
 
 ENTRY: Final = WorkloadEntry(
     NAME,
-    "messages that a consumer sends back, until they are dead letters",
+    "messages that a consumer sends back until they are dead letters; some requests of unknown outcome are repeated",
     "broker",
     RetriesWorkload,
     needs=frozenset({FOLLOWER_READS}),
 )
-"""The line of the registry."""

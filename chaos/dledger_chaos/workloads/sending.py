@@ -1,4 +1,4 @@
-"""Sends that are recorded with one of three outcomes."""
+"""Recorded sends, each with one of three outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ResultT = TypeVar("_ResultT")
 
 
 def end_with_error(invocation: Invocation, error: ClientError, **extras: object) -> None:
-    """End an operation that raised: `fail` only if the client is certain that nothing was stored."""
+    """End an operation that raised an error: as `fail` if it certainly had no effect, else as `info`."""
     if error.outcome == "not_sent":
         invocation.fail(str(error), code_of(error), **extras)
     else:
@@ -25,7 +25,7 @@ def end_with_error(invocation: Invocation, error: ClientError, **extras: object)
 
 
 def code_of(error: ClientError) -> int | None:
-    """The response code behind an error, None if there was no answer."""
+    """Return the response code of an error, None without an answer."""
     return error.code if isinstance(error, SendError | RefusedError) else None
 
 
@@ -38,23 +38,23 @@ async def attempt(invocation: Invocation, call: Awaitable[_ResultT]) -> _ResultT
         return None
 
 
-def _replicated(invocation: Invocation, results: Sequence[SendResult]) -> bool:
-    """Whether this is an acknowledgement; if not, end the operation: what one broker has stored may stay or go."""
+def _check_replicated(invocation: Invocation, results: Sequence[SendResult]) -> bool:
+    """Return True if all messages are replicated. Else end the operation as `info`: one broker alone may lose them."""
     if all(result.replicated for result in results):
         return True
     invocation.info("stored, but not flushed or replicated in time")
     return False
 
 
-def _named_by_key(value: str, size_bytes: int) -> Message:
+def _make_message(value: str, size_bytes: int) -> Message:
     return Message(encode_payload(value, size_bytes), key=value)
 
 
 class RecordedSends:
     """The sends of one producer to one topic: one process of the history.
 
-    `f` is what its single sends are recorded as: see `records`. `message` makes what `send` sends of its value and
-    size; the value is its only key.
+    `f` is the function under which `send` is recorded (see `records`). `message` makes the message for `send` from its
+    value and size; the value must be its only key.
     """
 
     def __init__(
@@ -66,42 +66,42 @@ class RecordedSends:
         topic: str,
         *,
         f: str = "send",
-        message: Callable[[str, int], Message] = _named_by_key,
+        message: Callable[[str, int], Message] = _make_message,
     ) -> None:
         self._recorder = recorder
         self._workload = workload
         self._process = process
         self._producer = producer
         self._topic = topic
-        self._f = f
-        self._message = message
+        self._function = f
+        self._build_message = message
         self._count = 0
 
     async def send(self, size_bytes: int) -> tuple[str, SendResult] | None:
-        """Send one message; its value and where it lies once it is acknowledged, None if it is not."""
+        """Send one message. Return its value and the result, None if it is not acknowledged."""
         value = self._next_value()
-        invocation = self._invoke(self._f, self._topic, value)
-        call = self._producer.send(self._topic, self._message(value, size_bytes))
-        return self._stored(invocation, value, await attempt(invocation, call))
+        invocation = self._invoke(self._function, self._topic, value)
+        call = self._producer.send(self._topic, self._build_message(value, size_bytes))
+        return self._end_send(invocation, value, await attempt(invocation, call))
 
     async def send_ordered(self, ordering_key: str, size_bytes: int) -> tuple[str, SendResult] | None:
-        """Send one message behind all others with its ordering key."""
+        """Send one message with an ordering key. Return its value and the result, None if it is not acknowledged."""
         value = self._next_value()
         invocation = self._invoke("send-ordered", ordering_key, value)
         call = self._producer.send(self._topic, encode_payload(value, size_bytes), key=value, ordering_key=ordering_key)
-        return self._stored(invocation, value, await attempt(invocation, call))
+        return self._end_send(invocation, value, await attempt(invocation, call))
 
     async def send_batch(self, sizes_bytes: Sequence[int]) -> None:
         """Send messages as one batch."""
         values = [self._next_value() for _ in sizes_bytes]
-        messages = [_named_by_key(value, size) for value, size in zip(values, sizes_bytes, strict=True)]
+        messages = [_make_message(value, size) for value, size in zip(values, sizes_bytes, strict=True)]
         invocation = self._invoke("send-batch", self._topic, values)
         results = await attempt(invocation, self._producer.send_batch(self._topic, messages))
-        if results is not None and _replicated(invocation, results):
+        if results is not None and _check_replicated(invocation, results):
             invocation.ok(**msgspec.structs.asdict(stored_batch(results)))
 
     async def send_oneway(self, size_bytes: int) -> None:
-        """Send one message without an answer."""
+        """Send one message one-way, so that there is no answer."""
         value = self._next_value()
         invocation = self._invoke("send-oneway", self._topic, value)
         try:
@@ -111,8 +111,8 @@ class RecordedSends:
         else:
             invocation.info("no answer was asked for")
 
-    def _stored(self, invocation: Invocation, value: str, result: SendResult | None) -> tuple[str, SendResult] | None:
-        if result is None or not _replicated(invocation, [result]):
+    def _end_send(self, invocation: Invocation, value: str, result: SendResult | None) -> tuple[str, SendResult] | None:
+        if result is None or not _check_replicated(invocation, [result]):
             return None
         invocation.ok(**msgspec.structs.asdict(stored(result)))
         return value, result

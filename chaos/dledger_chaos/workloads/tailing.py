@@ -1,4 +1,4 @@
-"""Readers that follow topics to their ends while faults strike, and what is still to come there."""
+"""Readers that follow topics to their ends while faults strike, and the messages that they still expect."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _FAILED_PAUSE_SECONDS: Final = 0.25
 
 
 class Arrivals:
-    """Counts messages that are to come, and that have come; `complete` is set while none is missing."""
+    """Counts expected and received messages; `complete` is set while no message is missing."""
 
     def __init__(self) -> None:
         self.complete = asyncio.Event()
         self.complete.set()
         self._expected: Counter[str] = Counter()
-        self._come: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
         self._missing: set[str] = set()
 
     def expect(self, value: str) -> None:
-        """A message is to come, or to come once more."""
+        """Expect a message, or one more copy of it."""
         self._expected[value] += 1
-        self._note(value)
+        self._update(value)
 
     def came(self, value: str) -> None:
-        """A message was seen in a place where it had not been seen before."""
-        self._come[value] += 1
-        self._note(value)
+        """Note that a message was received, or one more copy of it."""
+        self._received[value] += 1
+        self._update(value)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until none is missing, for so long at the most: what is missing then is for the checkers to judge."""
+        """Wait until no message is missing, or for a time limit. The checkers judge messages still missing."""
         try:
             async with asyncio.timeout(seconds):
                 await self.complete.wait()
         except TimeoutError:
             pass
 
-    def _note(self, value: str) -> None:
-        if self._come[value] < self._expected[value]:
+    def _update(self, value: str) -> None:
+        if self._received[value] < self._expected[value]:
             self._missing.add(value)
             self.complete.clear()
         else:
@@ -56,9 +56,9 @@ class Arrivals:
 
 
 class TopicTail:
-    """Follows all queues of a topic; `on_message` is told of every message once.
+    """Follows all queues of a topic; `on_message` is called once for every message.
 
-    It stays with a node as long as that answers. `follow` may be called again, and goes on where it stopped.
+    It stays with a node while the node answers. `follow` may be called again, and continues where it stopped.
     """
 
     def __init__(self, topic: str, ctx: WorkloadContext, on_message: Callable[[ReceivedMessage], None]) -> None:
@@ -69,7 +69,7 @@ class TopicTail:
         self._offsets: dict[MessageQueue, int] = {}
 
     async def follow(self, reader: TopicReader, ended: asyncio.Event) -> None:
-        """Read on until `ended` is set."""
+        """Read until `ended` is set."""
         while not self._offsets and not ended.is_set():
             try:
                 self._offsets = dict.fromkeys(await reader.queues(self._topic), 0)
@@ -80,7 +80,7 @@ class TopicTail:
                 tasks.create_task(self._follow_queue(reader, queue, ended))
 
     async def follow_until(self, reader: TopicReader, ended: asyncio.Event, seconds: float) -> None:
-        """Read on until `ended` is set, for so long at the most: what is missing then is for the checkers to judge."""
+        """Read until `ended` is set, for `seconds` at most. The checkers judge messages still missing."""
         try:
             async with asyncio.timeout(seconds):
                 await self.follow(reader, ended)
@@ -88,16 +88,16 @@ class TopicTail:
             pass
 
     async def _follow_queue(self, reader: TopicReader, queue: MessageQueue, ended: asyncio.Event) -> None:
-        node = self._any_node(queue)
+        node = self._draw_node(queue)
         while not ended.is_set():
             result = await reader.pull(queue, self._offsets[queue], node, suspend_seconds=_SUSPEND_SECONDS)
             if result is None:
                 await asyncio.sleep(_FAILED_PAUSE_SECONDS)
-                node = self._any_node(queue)
+                node = self._draw_node(queue)
                 continue
             self._offsets[queue] = result.next_offset
             for message in result.messages:
                 self._on_message(message)
 
-    def _any_node(self, queue: MessageQueue) -> NodeAddresses:
+    def _draw_node(self, queue: MessageQueue) -> NodeAddresses:
         return self._rng.choice([node for node in self._ctx.nodes if node.group == queue.broker_group])

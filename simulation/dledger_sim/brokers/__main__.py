@@ -1,4 +1,4 @@
-"""`python -m dledger_sim.brokers`: the log alone, and brokers."""
+"""Command line of the simulation of brokers and of the log alone: `python -m dledger_sim.brokers`."""
 
 from dledger_sim.log.cli import command
 

@@ -1,7 +1,8 @@
-"""Administrators who make, change and delete accounts (50, 51) and ask for them (54), and producers that sign. And
-their judge: `account_truth`.
+"""Administrators who make, change and delete accounts (50, 51) and query them (54), and producers that sign.
 
-Nothing is stored for an account once a change that takes its right away is applied, whoever leads then.
+Their judge is `account_truth`.
+
+No message is stored for an account once a change that takes its right away is applied, under any leader.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ from dledger_sim.brokers.setters import Setter
 
 
 def any_secret(random: Random) -> str:
-    """One of two, more often the first."""
+    """Return one of two secrets, more often the first."""
     return random.choices(SECRETS, (6, 1))[0]
 
 
 class AccountSetter(Setter):
-    """Makes accounts, gives them rights and takes them back, has them sign with another secret, and deletes them."""
+    """Administrator who makes and deletes accounts, grants and revokes rights, and changes secrets."""
 
     def act(self) -> None:
-        """Change an account, delete one, or ask."""
+        """Change an account, delete an account, or query all."""
         choice = self.random.random()
         if choice < 0.2:
-            self.ask(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self._told)
+            self.ask(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self._judge_list)
         elif choice < 0.85:
-            self._put(self.random.choice(ACCOUNTS))
+            self._change_account(self.random.choice(ACCOUNTS))
         else:
-            self._delete(self.random.choice(ACCOUNTS))
+            self._delete_account(self.random.choice(ACCOUNTS))
 
-    def _put(self, name: str) -> None:
+    def _change_account(self, name: str) -> None:
         truth, number = self.workload.truth.expected.accounts, self.next_number()
         topics = {topic: self.random.random() < 0.8 for topic in sorted(self.workload.lasting)}
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         grant = Grant(any_secret(self.random), topics, self.random.random() < 0.5, address)
         truth.grants[address] = grant
 
-        def told(answer: Answer) -> None:
+        def done(answer: Answer) -> None:
             self.require_known(truth.accounts[name], grant, answer, "an account is changed once it is applied")
             self.workload.counts["account changed"] += 1
 
@@ -52,33 +53,33 @@ class AccountSetter(Setter):
         ext = {"accessKey": name, "secretKey": grant.secret, "whiteRemoteAddress": address, "topicPerms": perms}
         ext |= {"admin": "false", "defaultTopicPerm": "PUB" if grant.others else "DENY"}
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
-        self.change(code, ("account", name, address), told, ext=ext)
+        self.change(code, ("account", name, address), done, ext=ext)
 
-    def _delete(self, name: str) -> None:
+    def _delete_account(self, name: str) -> None:
         history = self.workload.truth.expected.accounts.accounts[name]
 
-        def told(answer: Answer) -> None:
+        def done(answer: Answer) -> None:
             self.require_known(history, None, answer, "an account is deleted once it is applied")
             self.workload.counts["account deleted"] += 1
 
         change = change_of(DeleteAccount(name))
-        self.change(RequestCode.DELETE_ACL_CONFIG, change, told, ext={"accessKey": name})
+        self.change(RequestCode.DELETE_ACL_CONFIG, change, done, ext={"accessKey": name})
 
-    def _told(self, answer: Answer) -> None:
+    def _judge_list(self, answer: Answer) -> None:
         truth = self.workload.truth.expected.accounts
         rows = decode_body(PlainAccounts, answer.body, "accounts").plain_access_configs
         found = {row.access_key: truth.grants[row.white_remote_address] for row in rows}
         for name in ACCOUNTS:
-            promise = "an account is told as it was set last"
+            promise = "an account is shown as it was last set"
             self.require_known(truth.accounts[name], found.get(name), answer, promise, name=name)
         self.workload.counts["accounts told"] += 1
 
 
 class Signer(Client):
-    """Sends messages, signed for one of the accounts, with the secret that it had first or with the other one."""
+    """Producer that signs for one of the accounts, with its first secret or with its second."""
 
     def act(self) -> None:
-        """Send."""
+        """Send a message."""
         workload, random = self.workload, self.random
         topic, queue_id = workload.any_topic(), random.randrange(workload.settings.queues)
         operation = workload.next_operation()

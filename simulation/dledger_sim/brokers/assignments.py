@@ -1,6 +1,8 @@
-"""Administrators who say how groups consume topics (401), and ask (402); both come and go meanwhile. And their judge.
+"""Administrators who set how groups consume topics (401), and query that (402), while topics and groups come and go.
 
-A mode that was set is told by whoever leads, until another one is set, or its topic or group is deleted.
+With their judge.
+
+A mode that was set is reported by every leader until another is set, or its topic or group is deleted.
 """
 
 from __future__ import annotations
@@ -23,45 +25,45 @@ from dledger_sim.brokers.setters import Setter
 from dledger_sim.log.invariants import require
 
 MODAL_GROUP: Final = "modal"
-"""A group that nobody makes or deletes."""
+"""Group that no client makes or deletes."""
 
 
 class ModeSetter(Setter):
-    """Sets modes, each of which has a number of its own, and asks for them all, and for assignments."""
+    """Administrator who sets modes, each with a unique number, and queries all modes and assignments."""
 
     def act(self) -> None:
-        """Set a mode, or ask."""
+        """Set a mode, or query."""
         choice = self.random.random()
         if choice < 0.4:
-            self._set()
+            self._set_mode()
         elif choice < 0.8:
-            self.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._told)
+            self.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._judge_list)
         else:
             self._ask_for_queues()
 
-    def _any_key(self) -> ModeKey:
+    def _draw_key(self) -> ModeKey:
         workload = self.workload
         topic = self.random.choice([*workload.passing, *sorted(workload.lasting)])
         clubs = [name for name in workload.truth.expected.groups if name.startswith("club-")]
         return ModeKey(topic, self.random.choice([MODAL_GROUP, *sorted(clubs)]))
 
-    def _set(self) -> None:
-        key, mode = self._any_key(), Mode(self.random.random() < 0.5, self.next_number())
+    def _set_mode(self) -> None:
+        key, mode = self._draw_key(), Mode(self.random.random() < 0.5, self.next_number())
         history = self.workload.truth.expected.modes[key]
 
-        def told(answer: Answer) -> None:
+        def done(answer: Answer) -> None:
             self.require_known(history, mode, answer, "a mode is set once it is applied", key=key)
             self.workload.counts["mode set"] += 1
 
         how = RequestMode.POP if mode.pops else RequestMode.PULL
         body = encode_body(RequestModeBody(*key, how, mode.pop_share_queues))
-        self.change(RequestCode.SET_MESSAGE_REQUEST_MODE, ("mode", key, mode), told, ext={}, body=body)
+        self.change(RequestCode.SET_MESSAGE_REQUEST_MODE, ("mode", key, mode), done, ext={}, body=body)
 
-    def _told(self, answer: Answer) -> None:
-        told = decode_body(RequestModesBody, answer.body).message_request_mode_map
+    def _judge_list(self, answer: Answer) -> None:
+        modes_by_topic = decode_body(RequestModesBody, answer.body).message_request_mode_map
         found = {
             ModeKey(topic, group): Mode(mode.mode is RequestMode.POP, mode.pop_share_queue_num)
-            for topic, groups in told.items()
+            for topic, groups in modes_by_topic.items()
             for group, mode in groups.items()
         }
         modes = self.workload.truth.expected.modes
@@ -70,14 +72,14 @@ class ModeSetter(Setter):
         self.workload.counts["modes told"] += 1
 
     def _ask_for_queues(self) -> None:
-        """As one that broadcasts: who is asked gives all queues of the topic, or says nothing."""
-        key = self._any_key()
+        """Query the assignment of a broadcasting consumer: it gets all queues of the topic, or none."""
+        key = self._draw_key()
 
-        def told(answer: Answer) -> None:
+        def done(answer: Answer) -> None:
             rows = decode_body(AssignmentsBody, answer.body).message_queue_assignments or []
             queues = [row.message_queue.queue_id for row in rows]
             require(queues == list(range(len(queues))), "a topic has each queue once", key=key, queues=queues)
             self.workload.counts["queues assigned"] += bool(queues)
 
         body = encode_body(QueryAssignmentBody(*key, self.name, message_model=MessageModel.BROADCASTING))
-        self.ask(RequestCode.QUERY_ASSIGNMENT, told, body=body)
+        self.ask(RequestCode.QUERY_ASSIGNMENT, done, body=body)

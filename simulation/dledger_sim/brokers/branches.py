@@ -1,9 +1,9 @@
-"""Rare branches of forwarding, of requests and of retention, counted by watching the methods that take them.
+"""Counters of rare branches of forwarding, of requests and of retention. They watch the methods that take the branches.
 
 `Forwarder`, `OffsetRequests`, `Dispatcher` and `Retention` say what each branch is for.
 """
 
-# ruff: noqa: SLF001 - what is watched is what is private
+# ruff: noqa: SLF001 - watches private names
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _decode: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def watch(service: BrokerService, counts: Counter[str]) -> None:
-    """Count what the requests of one life of a node go through, and what grows too old."""
+    """Count the branches that the requests of one life of a node take, and logs that grow too old."""
     group = service.group
     _watch_forwarder(service.forwarder, group, counts)
     _watch_offsets(service.parts[OffsetRequests], counts)
@@ -38,10 +38,10 @@ def watch(service: BrokerService, counts: Counter[str]) -> None:
 
 
 def _before(owner: object, name: str, see: Callable[..., None]) -> None:
-    """Have `see` told the arguments of every call of a method, before it."""
+    """Call `see` with the arguments of every call of a method, before the call."""
     method = getattr(owner, name)
 
-    def watched(*arguments: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
+    def watched(*arguments: Any) -> Any:  # noqa: ANN401 - arguments and result of any method
         see(*arguments)
         return method(*arguments)
 
@@ -49,10 +49,10 @@ def _before(owner: object, name: str, see: Callable[..., None]) -> None:
 
 
 def _after(owner: object, name: str, see: Callable[..., None]) -> None:
-    """Have `see` told the result of every call of a method, and the arguments behind it."""
+    """Call `see` with the result of every call of a method, followed by its arguments."""
     method = getattr(owner, name)
 
-    def watched(*arguments: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
+    def watched(*arguments: Any) -> Any:  # noqa: ANN401 - arguments and result of any method
         result = method(*arguments)
         see(result, *arguments)
         return result
@@ -97,13 +97,13 @@ def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -
     _before(forwarder, "_hand_on", hand_on)
     _before(forwarder, "_unanswered", unanswered)
     _before(forwarder, "_expire", lambda count, _: counts.update({"answered by a stopping node": count}))
-    _after(forwarder, "_is_kept", lambda kept, _: counts.update({"forwarding not wanted": kept}))
+    _after(forwarder, "_is_not_forwarded", lambda kept, _: counts.update({"forwarding not wanted": kept}))
 
 
 def _watch_offsets(offsets: OffsetRequests, counts: Counter[str]) -> None:
     def is_late(late: bool, request: Request, *_: object) -> None:
-        counts["commit took a detour"] += request.took_a_detour
-        counts["commit came back"] += request.took_a_detour and not request.origin.is_forwarded
+        counts["commit took a detour"] += request.is_rerouted
+        counts["commit came back"] += request.is_rerouted and not request.origin.is_forwarded
         counts["commit overtaken"] += late
 
     def finish_overtaken(
@@ -113,9 +113,9 @@ def _watch_offsets(offsets: OffsetRequests, counts: Counter[str]) -> None:
         counts["overtaking commit lost"] += error is None and not offsets._covers(key, offset)
         counts["overtaken commit of unknown outcome"] += error is not None
 
-    _after(offsets, "_is_late", is_late)
-    _after(offsets, "_is_lost", lambda lost, *_: counts.update({"overtaking commit known to be lost": lost}))
-    _after(offsets, "_may_be_late", lambda may, *_: counts.update({"commit that may be old": may}))
+    _after(offsets, "_is_overtaken", is_late)
+    _after(offsets, "_is_overtaker_lost", lambda lost, *_: counts.update({"overtaking commit known to be lost": lost}))
+    _after(offsets, "_may_be_overtaken", lambda may, *_: counts.update({"commit that may be old": may}))
     _after(offsets, "_finish_overtaken", finish_overtaken)
     _before(offsets, "_pass_on_commit", lambda *_: counts.update(("commit of a pull passed on",)))
 

@@ -1,4 +1,4 @@
-"""Class filter of simulated nodes: its code, and a worker that stands for its process, which dies now and then."""
+"""Class filter of simulated nodes: its code, and a worker in place of its process. The worker dies now and then."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CLASS_NAME: Final = "sim.Red"
 TARGET: Final = f"{__name__}:is_red"
 RED: Final = "red"
 DIES_SHARE: Final = 0.25
-"""Share of looks in which the process dies before it has answered."""
+"""Share of calls in which the process dies before it has answered."""
 
 
 def is_red(message: FilteredMessage) -> bool:
-    """What the class lets through."""
+    """Return whether the class lets a message through."""
     return message.tags == RED
 
 
 class MortalWorker:
-    """See `FilterWorker`; the process runs in this one."""
+    """`FilterWorker` that judges in the simulator's own process."""
 
     def __init__(self, random: Random, counts: Counter[str]) -> None:
         self._random = random
@@ -32,17 +32,17 @@ class MortalWorker:
         self.ended = 0
 
     def load(self) -> None:
-        """See `FilterWorker.load`."""
+        """Do nothing: the class is already loaded."""
 
     def judge(self, count: int, pieces: Sequence[bytes]) -> bytes:
-        """See `FilterWorker.judge`."""
+        """Judge parts of records, or die."""
         if self._random.random() < DIES_SHARE:
             self.ended += 1
             self._counts["class filter died"] += 1
             raise FilterFailedError("its process ended by signal 9")
-        said = bytes(is_red(shown_message(record)) for record in iter_records(b"".join(pieces)))
+        verdicts = bytes(is_red(shown_message(record)) for record in iter_records(b"".join(pieces)))
         self._counts["judged by a class"] += count
-        return said
+        return verdicts
 
     def close(self) -> None:
-        """See `FilterWorker.close`."""
+        """Do nothing: there is no process to end."""

@@ -1,7 +1,7 @@
-"""Clients of a simulated broker group: producers, consumers, administrators, readers.  Other modules have more.
+"""Clients of a simulated broker group: producers, consumers, administrators, readers. Other modules have more.
 
-Each does one thing at a time, through the node it believes in: some follow the leader, some stay where they are and
-rely on being forwarded, some ask not to be.  Only idempotent sends (`repeats`) are ever repeated under the same
+Each does one thing at a time, through the node that it believes in. Some follow the leader. Some stay at their node and
+rely on forwarding; some ask for no forwarding. Only idempotent sends (`repeats`) are ever repeated under the same
 operation number.
 """
 
@@ -27,14 +27,16 @@ from dledger_sim.log.invariants import require
 CLIENT_HOST: Final = "127.0.0.1"
 FIRST_CLIENT_PORT: Final = 50_000
 LATE_EFFECT_S: Final = 15.0
-"""A request that was not answered may take effect so much later, besides the longest pause of a node: it waits for a
-leader, or in a link that nothing passes."""
+"""Maximum delay of the effect of an unanswered request, in seconds, besides the longest pause of a node.
+
+It may wait for a leader, or in a blocked link.
+"""
 LEAVE_SHARE: Final = 0.2
 """Share of a client's steps in which it learns that its node is about to stop."""
 
 
 class Client:
-    """One client; a subclass says what it does next in `act`, and calls `pause` when that is done."""
+    """Client. A subclass chooses the next action in `act`, and calls `pause` at its end."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         self.workload = workload
@@ -42,19 +44,19 @@ class Client:
         self.random: Random = workload.random
         self.name = f"client-{number}"
         self.credentials = ROOT_CREDENTIALS if workload.brokers.access else None
-        """The account that it signs for."""
+        """Account for which the client signs."""
         self._connection: SimConnection | None = None
         self._connections = count(1)
-        self._believed = self.random.choice(workload.group.settings.names)
-        self._stays = self.random.random() < workload.settings.stay_share
-        self._no_forward = not self._stays and self.random.random() < workload.settings.no_forward_share
+        self._chosen_node = self.random.choice(workload.group.settings.names)
+        self._keeps_node = self.random.random() < workload.settings.stay_share
+        self._no_forward = not self._keeps_node and self.random.random() < workload.settings.no_forward_share
 
     def act(self) -> None:
-        """Do something."""
+        """Do the next action."""
         raise NotImplementedError
 
     def pause(self, then: Callable[[], None] | None = None, *, haste: float = 1.0) -> None:
-        """Go on after a while, of which `haste` is the share that passes."""
+        """Continue after a random pause, which is multiplied by `haste`."""
         workload, act = self.workload, partial(self._act, then or self.act)
         workload.group.scheduler.after(self.random.expovariate(1.0) * workload.settings.think_s * haste, act)
 
@@ -72,10 +74,13 @@ class Client:
         oneway: bool = False,
         timeout_s: float | None = None,
     ) -> bool:
-        """Send a request to the node believed in; False, and nothing was sent, if it cannot be reached."""
+        """Send a request to the client's chosen node.
+
+        Return False without sending if it cannot be reached.
+        """
         connection = self._connect()
         if connection is None:
-            self._believed = self.random.choice(self.workload.group.settings.names)
+            self._chosen_node = self.random.choice(self.workload.group.settings.names)
             return False
         if self._no_forward:
             ext[NO_FORWARD_FIELD] = "true"
@@ -85,7 +90,7 @@ class Client:
         def answered(answer: Answer | None) -> None:
             if answer is not None:
                 self.workload.answered(code, answer)
-            self._learn(answer, oneway=oneway)
+            self._learn_from_answer(answer, oneway=oneway)
             done(answer)
 
         connection.call(command, timeout_s or self.workload.settings.timeout_s, answered)
@@ -93,11 +98,11 @@ class Client:
 
     def _connect(self) -> SimConnection | None:
         connection, group = self._connection, self.workload.group
-        leaves = self._believed in group.leaving
+        leaves = self._chosen_node in group.leaving
         if connection is not None and connection.is_usable and not (leaves and self.random.random() < LEAVE_SHARE):
             return connection
-        life = group.nodes[self._believed].life
-        if life is None or life.stopping or leaves or self._believed in group.unreachable:
+        life = group.nodes[self._chosen_node].life
+        if life is None or life.stopping or leaves or self._chosen_node in group.unreachable:
             return None
         port = FIRST_CLIENT_PORT + 100 * self.number + next(self._connections) % 100
         self._connection = SimConnection(group, life, self.random, HostAddress(CLIENT_HOST, port), port)
@@ -105,31 +110,31 @@ class Client:
         return self._connection
 
     def connected(self, connection: SimConnection) -> None:
-        """A connection is there, over which nothing has been sent."""
+        """Handle a new connection over which nothing has been sent."""
 
-    def _learn(self, answer: Answer | None, *, oneway: bool) -> None:
-        """Go elsewhere if this node is of no use."""
+    def _learn_from_answer(self, answer: Answer | None, *, oneway: bool) -> None:
+        """Choose another node if this node did not answer, or refers to the leader."""
         if oneway or (answer is not None and answer.code not in {ResponseCode.SERVICE_NOT_AVAILABLE, 1}):
             return
         address = None if answer is None else answer.ext.get("leaderAddr")
-        if address and not self._stays:
-            self._move(node_at(address))
+        if address and not self._keeps_node:
+            self._switch_node(node_at(address))
         elif answer is None or self.random.random() < 0.5:
-            self._move(self.random.choice(self.workload.group.settings.names))
+            self._switch_node(self.random.choice(self.workload.group.settings.names))
 
-    def _move(self, name: str) -> None:
-        if name != self._believed or not (self._connection and self._connection.is_usable):
-            self._believed = name
+    def _switch_node(self, name: str) -> None:
+        if name != self._chosen_node or not (self._connection and self._connection.is_usable):
+            self._chosen_node = name
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
 
 
 class Producer(Client):
-    """Sends messages, singly and in batches."""
+    """Producer of single messages and batches."""
 
     def act(self) -> None:
-        """Send."""
+        """Send a message or a batch."""
         workload, random, settings = self.workload, self.random, self.workload.settings
         topic = workload.any_topic()
         many = random.random() < settings.batch_share
@@ -151,17 +156,17 @@ class Producer(Client):
 
 @dataclass(slots=True)
 class _Position:
-    """Where a consumer is in one queue."""
+    """Position of a consumer in one queue."""
 
     offset: int = -1
-    """-1: it has to ask."""
+    """Next offset; -1 if the consumer has to ask for it."""
     attempted: int = -1
-    """The highest offset that it ever tried to commit."""
+    """Highest offset that it ever tried to commit."""
     acknowledged: int = field(default=-1)
 
 
 class Consumer(Client):
-    """Consumes some queues of a lasting topic as the only member of its group, and commits, ever higher."""
+    """Consumer of all queues of a lasting topic, the only member of its group. It commits ever higher offsets."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
@@ -170,33 +175,33 @@ class Consumer(Client):
         self._positions = {queue_id: _Position() for queue_id in range(workload.settings.queues)}
 
     def act(self) -> None:
-        """Ask where to go on, pull, or commit."""
+        """Ask for the committed offset, commit, or pull."""
         queue_id = self.random.choice(sorted(self._positions))
         position = self._positions[queue_id]
         if position.offset < 0 or self.random.random() < self.workload.settings.restart_share:
-            self._ask(queue_id, position)
+            self._ask_offset(queue_id, position)
         elif position.offset > position.attempted and self.random.random() < 0.3:
             self._commit(queue_id, position)
         else:
             self._pull(queue_id, position)
 
-    def _key(self, queue_id: int) -> dict[str, str]:
+    def _make_fields(self, queue_id: int) -> dict[str, str]:
         return {"consumerGroup": self.group_name, "topic": self.topic, "queueId": str(queue_id)}
 
-    def _ask(self, queue_id: int, position: _Position) -> None:
+    def _ask_offset(self, queue_id: int, position: _Position) -> None:
         floor = position.acknowledged
 
         def done(answer: Answer | None) -> None:
             if answer is not None:
                 self.workload.questions.offset((self.group_name, self.topic, queue_id), answer)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                position.offset = self.workload.offset_read(answer, floor, self._key(queue_id))
+                position.offset = self.workload.offset_read(answer, floor, self._make_fields(queue_id))
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
                 require(floor < 0, "a committed offset is known", group=self.group_name, acknowledged=floor)
                 position.offset = 0
             self.pause()
 
-        ext = self._key(queue_id) | {"setZeroIfNotFound": "false"}
+        ext = self._make_fields(queue_id) | {"setZeroIfNotFound": "false"}
         if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, ext, done):
             self.pause()
 
@@ -215,7 +220,7 @@ class Consumer(Client):
                 self.workload.truth.expected.refuse(change)
             self.pause()
 
-        ext = self._key(queue_id) | {"commitOffset": str(offset)}
+        ext = self._make_fields(queue_id) | {"commitOffset": str(offset)}
         if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done, oneway=oneway):
             self.pause()
 
@@ -236,13 +241,15 @@ class Consumer(Client):
             self.pause()
 
         poll_s = random.uniform(0.2, 2.0) if waits else 0.0
-        ext = self._key(queue_id) | pull_fields(offset, random.choice((1, 4, 32)), poll_s=poll_s, commits=commits)
+        ext = self._make_fields(queue_id) | pull_fields(
+            offset, random.choice((1, 4, 32)), poll_s=poll_s, commits=commits
+        )
         if not self.call(RequestCode.PULL_MESSAGE, ext, done, timeout_s=settings.timeout_s + poll_s):
             self.pause()
 
 
 def pull_fields(offset: int, most: int, *, poll_s: float = 0.0, commits: bool = False) -> dict[str, str]:
-    """What a pull says besides its queue."""
+    """Return the fields of a pull besides its queue."""
     return {
         "queueOffset": str(offset),
         "maxMsgNums": str(most),
@@ -256,19 +263,25 @@ def pull_fields(offset: int, most: int, *, poll_s: float = 0.0, commits: bool = 
 
 
 class Administrator(Client):
-    """Creates and deletes a topic of its own, again and again, while others send to it, and commits offsets of it."""
+    """Administrator of one topic.
+
+    It creates and deletes the topic again and again while others send, and commits offsets in it.
+    """
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self.topic = f"passing-{number}"
-        self._exists: bool | None = None
-        """As far as it was told; None if nobody knows."""
+        self._topic_exists: bool | None = None
+        """True or False as the last answer said, None if unknown."""
         self._unsure_since: float | None = None
-        """When the outcome of the last change that had none was given up: it may take effect after later ones."""
+        """Time at which the client stopped waiting for the outcome of its last change.
+
+        That change may take effect after later changes.
+        """
         workload.passing.append(self.topic)
 
     def act(self) -> None:
-        """Create, delete, commit, or look whether what was done last is still so."""
+        """Create or delete the topic, commit, or check that the last change still holds."""
         choice = self.random.random()
         if choice < 0.1:
             self._pull()
@@ -278,37 +291,37 @@ class Administrator(Client):
         elif choice < 0.7:
             self._change(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic}, exists=False)
         else:
-            self._look()
+            self._query_topic()
 
     @property
     def _may_be_undone(self) -> bool:
-        """Whether an earlier change may still take effect."""
+        """True if an earlier change may still take effect."""
         group, since = self.workload.group, self._unsure_since
         return since is not None and group.scheduler.now < since + LATE_EFFECT_S + group.longest_pause_s
 
     def _change(self, code: int, ext: dict[str, str], *, exists: bool) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self._exists = exists
+                self._topic_exists = exists
                 self.workload.counts["topic changed"] += 1
             elif answer is None or answer.code not in NOT_STORED:
                 self._unsure_since = self.workload.group.scheduler.now
             if self._may_be_undone:
-                self._exists = None
+                self._topic_exists = None
             self.pause()
 
         if not self.call(code, ext, done):
             self.pause()
 
     def _pull(self) -> None:
-        """Have an offset committed, which the leader collects with others for a while."""
+        """Commit an offset by a pull. The leader collects such commits for a while."""
         key = {"consumerGroup": self.name, "topic": self.topic, "queueId": "0"}
         fields = pull_fields(self.random.randrange(8), 1, commits=True)
         if not self.call(RequestCode.PULL_MESSAGE, key | fields, lambda _: self.pause()):
             self.pause()
 
-    def _look(self) -> None:
-        expected = self._exists
+    def _query_topic(self) -> None:
+        expected = self._topic_exists
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code in {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST}:
@@ -320,17 +333,17 @@ class Administrator(Client):
 
 
 class Reader(Client):
-    """Asks any node for messages that were acknowledged, and for the ends of queues."""
+    """Reader that asks any node for acknowledged messages, and for the ends of queues."""
 
     def act(self) -> None:
-        """Ask."""
+        """Ask for the end of a queue or for a message."""
         choice = self.random.random()
         if choice < 0.4:
-            self._maximum()
+            self._ask_end()
         else:
-            self._message(by_key=choice < 0.8)
+            self._look_up_message(by_key=choice < 0.8)
 
-    def _maximum(self) -> None:
+    def _ask_end(self) -> None:
         workload = self.workload
         topic, queue_id = self.random.choice(sorted(workload.lasting)), self.random.randrange(workload.settings.queues)
         floor = workload.floors.get((topic, queue_id), 0)
@@ -345,7 +358,7 @@ class Reader(Client):
         if not self.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)}, done):
             self.pause()
 
-    def _message(self, *, by_key: bool) -> None:
+    def _look_up_message(self, *, by_key: bool) -> None:
         workload = self.workload
         stored = workload.any_acknowledged(self.random)
         if stored is None:

@@ -9,13 +9,16 @@ from dledger_broker.testing.databases import MemoryDatabases
 
 
 class NodeDatabases:
-    """Those of all nodes, by the disks that they are on."""
+    """Databases of all nodes, by disk."""
 
     def __init__(self) -> None:
         self._by_disk: dict[SimDisk, MemoryDatabases] = {}
 
     def of(self, disk: SimDisk, random: Random) -> MemoryDatabases:
-        """What a process that starts finds on its disk: it may lack the last transactions of the one before."""
+        """Return the databases that a new process finds on its disk.
+
+        They may lack the last transactions of the previous process.
+        """
         databases = self._by_disk.setdefault(disk, MemoryDatabases())
         databases.crash(random)
         return databases

@@ -1,4 +1,4 @@
-"""Producers of messages that are to be delivered later, and what the group shows of them in the end."""
+"""Producers of delayed messages, and the check that the group delivers them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dledger_sim.log.invariants import require
 
 DELAYS_S: Final = (0.05, 0.3, 1.0, 2.5, 7.0, 20.0)
 LATE_S: Final = 10.0
-"""A group that is whole again has delivered what is due after so long."""
+"""Time limit within which a whole group delivers due messages, in seconds."""
 LEVELS_S: Final = (1.0, 5.0, 10.0)
 RECALL_SHARE: Final = 0.25
-"""Of a client's requests, once it has something to recall."""
+"""Share of requests that recall a message, once the client has messages to recall."""
 KEPT_HANDLES: Final = 8
 IDEMPOTENT_SHARE: Final = 0.5
 MAX_ATTEMPTS: Final = 5
 
 
 class _Send(NamedTuple):
-    """A message to send; `attempts` have had no answer that says what became of it."""
+    """Message to send. `attempts` is the number of earlier attempts of unknown outcome."""
 
     operation: int
     topic: str
@@ -39,61 +39,62 @@ class _Send(NamedTuple):
 
 
 class Delayer(Client):
-    """Sends messages with a delay level or a time, half of them idempotently, and these again if their outcome is
-    unknown. Asks for some of them back, and for some of these again.
+    """Producer of messages with a delay level or a time. Half of the sends are idempotent.
+
+    It repeats an idempotent send of unknown outcome. It recalls some messages, and some of these again.
     """
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self._handles: deque[tuple[int, str, str]] = deque(maxlen=KEPT_HANDLES)
-        """Of the last messages: operation, topic, recall handle."""
-        self._unsure: _Send | None = None
-        """An idempotent send of unknown outcome, which is repeated."""
+        """Operation, topic and recall handle of the last messages."""
+        self._send_to_repeat: _Send | None = None
+        """Idempotent send of unknown outcome, which is repeated next."""
 
     def act(self) -> None:
         """Send, repeat, or recall."""
-        if self._unsure is not None:
-            send, self._unsure = self._unsure, None
+        if self._send_to_repeat is not None:
+            send, self._send_to_repeat = self._send_to_repeat, None
             self._send(send)
         elif self._handles and self.random.random() < RECALL_SHARE:
             self._recall(*self.random.choice(self._handles))
         else:
-            self._send(self._next())
+            self._send(self._make_send())
 
-    def _next(self) -> _Send:
+    def _make_send(self) -> _Send:
         workload, random = self.workload, self.random
         operation, queue_id = workload.next_operation(), random.randrange(workload.settings.queues)
         topic = workload.any_topic()
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
-        delay_s, name, value = self._delay()
+        delay_s, name, value = self._draw_delay()
         ext["i"] += f"{name}\x01{value}\x02"
-        if topic in workload.lasting and random.random() < IDEMPOTENT_SHARE:  # else it may be another topic by then
+        if topic in workload.lasting and random.random() < IDEMPOTENT_SHARE:  # a passing topic may be made anew
             ext["idempotent"] = "true"
         workload.truth.due.ask(operation, workload.group.scheduler.now + delay_s)
         return _Send(operation, topic, queue_id, code, ext, body)
 
     def _send(self, send: _Send) -> None:
         def done(answer: Answer | None) -> None:
-            self._done(send, answer)
+            self._handle_answer(send, answer)
             self.pause()
 
         if not self.call(send.code, dict(send.ext), done, body=send.body):
-            self._not_taken(send)
+            self._note_not_stored(send)
             self.pause()
 
-    def _not_taken(self, send: _Send) -> None:
-        """This attempt has stored nothing; an earlier one may have."""
+    def _note_not_stored(self, send: _Send) -> None:
+        """Note that this attempt has stored nothing. An earlier attempt may have."""
         if send.attempts:
-            self._again(send)
+            self._plan_repetition(send)
         else:
             self.workload.not_sent([send.operation])
 
-    def _again(self, send: _Send) -> None:
+    def _plan_repetition(self, send: _Send) -> None:
         if "idempotent" in send.ext and send.attempts < MAX_ATTEMPTS:
-            self._unsure = send._replace(attempts=send.attempts + 1)
+            self._send_to_repeat = send._replace(attempts=send.attempts + 1)
 
-    def _delay(self) -> tuple[float, str, int]:
-        """A delay in seconds, and the property that asks for it."""
+    def _draw_delay(self) -> tuple[float, str, int]:
+        """Return a delay in seconds, and the property that requests it."""
         kind = self.random.randrange(3)
         if kind == 0:
             level = self.random.randrange(len(LEVELS_S))
@@ -104,7 +105,7 @@ class Delayer(Client):
         delay_s = self.random.choice(DELAYS_S)
         return delay_s, TIMER_DELAY_MS, int(delay_s * 1000)
 
-    def _done(self, send: _Send, answer: Answer | None) -> None:
+    def _handle_answer(self, send: _Send, answer: Answer | None) -> None:
         workload, operation, queue_id = self.workload, send.operation, send.queue_id
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             workload.counts["delayed send acknowledged"] += 1
@@ -117,10 +118,10 @@ class Delayer(Client):
                 workload.truth.happened["delayed send repeated"] += 1
         elif answer is not None and answer.code in NOT_STORED:
             workload.counts["delayed send refused"] += 1
-            self._not_taken(send)
+            self._note_not_stored(send)
         else:
             workload.counts["delayed send of unknown outcome"] += 1
-            self._again(send)
+            self._plan_repetition(send)
 
     def _recall(self, operation: int, topic: str, handle: str) -> None:
         workload = self.workload
@@ -140,17 +141,17 @@ class Delayer(Client):
 
 
 def check_delivered(group: SimGroup, due: DueTruth) -> None:
-    """A whole group delivers what is due: wait for all of it."""
+    """Wait until a whole group has delivered all due messages."""
     scheduler = group.scheduler
     while waiting := due.not_delivered():
         last = max(due.wanted.get(operation, 0.0) for operation in waiting)
         require(
             scheduler.now < max(last, due.checked_at) + LATE_S + group.longest_pause_s or group.clocks_jumped,
-            "what is due is delivered",
+            "a message that is due is delivered",
             waiting=waiting[:5],
             last=last,
         )
         if group.clocks_jumped and scheduler.now >= last + LATE_S:
-            return  # it is due by clocks that say so later
+            return  # the message is due by clocks that jumped, so later
         scheduler.run_until(scheduler.now + 0.5)
     due.check_recalls()

@@ -1,7 +1,7 @@
-"""The replicated state that must follow from the entries of the log, worked out beside the code under test.
+"""Replicated state that must follow from the entries of the log, computed independently of the code under test.
 
-`truth` reads the log and says here what its commands change; every replica's tables must then say the same. What held
-when is kept, too, so that answers can be judged that were right a moment ago.
+`truth` reads the log and reports here the changes of its commands. Every replica's tables must then be equal. Earlier
+values are kept too, so that answers can be judged that were right a moment ago.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dledger_sim.brokers.history import History
 from dledger_sim.log.invariants import require
 
 REMEMBERED_S: Final = 0.8 * LATE_COMMIT_S
-"""Who committed is remembered for so long at least, by clocks that may drift."""
+"""Minimum time for which committers are remembered, in seconds, by clocks that may drift."""
 OffsetKey: TypeAlias = tuple[str, str, int]
 """Consumer group, topic, queue id."""
 Change: TypeAlias = tuple[object, ...]
-"""A change that a client asked for, as its entry will name it."""
+"""Change that a client requested, in the form in which its entry names it."""
 
 
 class Stored(NamedTuple):
-    """A message in the log."""
+    """Message in the log."""
 
     operation: int
     topic: str
@@ -45,21 +45,21 @@ class Stored(NamedTuple):
     size: int
     tag_code: int
     at_ms: int
-    """The highest store time in the log by then."""
+    """Highest store time in the log at that entry, in milliseconds."""
     entry_index: int = -1
     moment: float = 0.0
-    """When its entry was first applied, simulated seconds."""
+    """Simulated time at which its entry was first applied, in seconds."""
 
 
 class Claim(NamedTuple):
-    """A pin that its reader may rely on: the log is kept from `position` on until `until`, simulated seconds."""
+    """Pin that its reader may rely on. The log is kept from `position` on until `until`, in simulated seconds."""
 
     position: int
     until: float
 
 
 class Incarnation:
-    """A topic from its creation to its deletion."""
+    """Topic from its creation to its deletion."""
 
     __slots__ = ("config", "created", "first_offsets", "name", "queues")
 
@@ -71,19 +71,19 @@ class Incarnation:
         self.first_offsets: dict[int, int] = {}
 
     def kept(self, queue_id: int) -> list[Stored]:
-        """What no trim has been announced for."""
+        """Return the messages of a queue for which no trim has been announced."""
         return self.queues.get(queue_id, [])[self.first_offsets.get(queue_id, 0) :]
 
     def end_after(self, queue_id: int, index: int) -> int:
-        """Where a queue ended once the entry at `index` was applied."""
+        """Return the end of a queue after the entry at `index` was applied."""
         return bisect_right(self.queues.get(queue_id, []), index, key=lambda stored: stored.entry_index)
 
     def end_before(self, queue_id: int, moment: float) -> int:
-        """Where a queue ended, in the whole group, just before a moment."""
+        """Return the end of a queue in the whole group just before a moment."""
         return bisect_left(self.queues.get(queue_id, []), moment, key=lambda stored: stored.moment)
 
     def skipped(self, queue_id: int, start: int, end: int, codes: frozenset[int] | None = None) -> Stored | None:
-        """The first message between two offsets that is kept and that a filter lets through; None if there is none."""
+        """Return the first kept message between two offsets that a filter lets through, or None."""
         start = max(start, self.first_offsets.get(queue_id, 0))
         wanted = (
             stored for stored in self.queues.get(queue_id, [])[start:end] if codes is None or stored.tag_code in codes
@@ -92,20 +92,20 @@ class Incarnation:
 
 
 class _Commit(NamedTuple):
-    """A commit of an offset in the log, and who is said to have made it."""
+    """Commit of an offset in the log, with its recorded committer."""
 
     offset: int
     by: Committer | None
     moment: float
-    """When its entry was first applied, simulated seconds."""
+    """Simulated time at which its entry was first applied, in seconds."""
 
 
 class Expected:
-    """The tables, and what they held when."""
+    """Tables of the state, with the history of their values."""
 
     def __init__(self) -> None:
         self.incarnations: Final[dict[tuple[str, int], Incarnation]] = {}
-        """Of all times, by name and position of the creation."""
+        """All incarnations that ever existed, by name and position of the creation."""
         self.topics: Final[defaultdict[str, History[Incarnation | None]]] = defaultdict(lambda: History(None))
         self.configs: Final[defaultdict[str, History[TopicConfig | None]]] = defaultdict(lambda: History(None))
         self.groups: Final[defaultdict[str, History[SubscriptionGroupConfig | None]]] = defaultdict(
@@ -116,31 +116,31 @@ class Expected:
         self.offsets: Final[defaultdict[OffsetKey, History[int | None]]] = defaultdict(lambda: History(None))
         self.committers: Final[defaultdict[OffsetKey, History[_Commit | None]]] = defaultdict(lambda: History(None))
         self.trims: Final[History[int]] = History(0)
-        """Below these positions the log need not be kept."""
+        """Positions below which the log need not be kept."""
         self.topic_versions: Final[History[int]] = History(0)
-        """How often topics have changed."""
+        """Number of changes of topics."""
         self.accounts: Final = AccountTruth()
         self.pins: dict[str, Pin] = {}
         self.features: dict[str, tuple[int, ...]] = {}
         self._attempts: Counter[Change] = Counter()
         self._refused: set[Change] = set()
-        self._seen: set[Change] = set()
+        self._logged_changes: set[Change] = set()
 
     def put_pin(self, pin: Pin) -> None:
-        """Of two positions the lower one counts, of two renewals the later one."""
+        """Add a pin. The lower of two positions counts, and the later of two renewals."""
         before = self.pins.get(pin.name, pin)
         self.pins[pin.name] = Pin(
             pin.name, min(before.position, pin.position), pin.lease_ms, max(before.renewed_ms, pin.renewed_ms)
         )
 
     def end_modes(self, index: int, moment: float, *, topic: str = "", group: str = "") -> None:
-        """A topic or a group is gone, and with it how it was consumed."""
+        """End the modes of a topic or a group that is gone."""
         for key, history in self.modes.items():
             if history.last is not None and (key.topic == topic or key.group == group):
                 history.put(index, moment, None)
 
     def see_setting(self, command: PutQuota | PutAccount | DeleteAccount, index: int, moment: float) -> None:
-        """A quota, or an account, is put, or taken back."""
+        """Note that a quota or an account is set or removed."""
         if isinstance(command, PutQuota):
             self.see(("quota", command))
             kept = command if command.messages or command.size else None
@@ -150,7 +150,10 @@ class Expected:
             self.accounts.see(command, index, moment)
 
     def see_committers(self, command: CommitOffsets, index: int, moment: float, void: Container[OffsetKey]) -> None:
-        """Who commits, as every replica is to remember it for a while; what has no effect in `void` is left out."""
+        """Note committers, which every replica must remember for a while.
+
+        Commits in `void` have no effect and are left out.
+        """
         by = command.by or (-1,) * len(command.offsets)
         for (group, topic, queue_id, offset), number in zip(command.offsets, by, strict=True):
             if (group, topic, queue_id) in void:
@@ -158,58 +161,64 @@ class Expected:
             committer = command.committers[number] if number >= 0 else None
             self.committers[group, topic, queue_id].put(index, moment, _Commit(offset, committer, moment))
 
-    # ---------------------------------------------------------------- what was refused
+    # ---------------------------------------------------------------- refused changes
 
     def attempt(self, change: Change) -> None:
-        """A client asks for a change; it may have asked before."""
+        """Note that a client requests a change, perhaps again."""
         self._attempts[change] += 1
         self._refused.discard(change)
 
     def refuse(self, change: Change) -> None:
-        """It was told that nothing came of it; of a change that was asked for more than once nobody knows."""
+        """Note that a client got a failure.
+
+        The outcome is unknown if the change was requested more than once.
+        """
         if self._attempts[change] == 1:
-            require(change not in self._seen, "what was refused is never done", change=change)
+            require(change not in self._logged_changes, "a refused change is never made", change=change)
             self._refused.add(change)
 
     def see(self, change: Change) -> None:
-        """The log has it."""
-        require(change not in self._refused, "what was refused is never done", change=change)
-        self._seen.add(change)
+        """Note that a change is in the log."""
+        require(change not in self._refused, "a refused change is never made", change=change)
+        self._logged_changes.add(change)
 
     # ---------------------------------------------------------------- replicas
 
     def compare(self, node: str, index: int, state: BrokerState) -> None:
-        """A replica's tables once the newest entry, at `index`, is applied."""
+        """Compare a replica's tables after it has applied the newest entry, at `index`."""
         topics = {name: value for name, history in self.topics.items() if (value := history.last) is not None}
-        self._same(node, index, "topics", topics.keys(), state.topics.keys())
+        self._require_same(node, index, "topics", topics.keys(), state.topics.keys())
         for name, topic in state.topics.items():
             _compare_topic(node, index, topics[name], topic)
         groups = {name: config for name, history in self.groups.items() if (config := history.last) is not None}
-        self._same(node, index, "groups", groups, state.table(GROUPS).by_name)
+        self._require_same(node, index, "groups", groups, state.table(GROUPS).by_name)
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.last) is not None}
-        self._same(node, index, "offsets", offsets, _offsets_of(state))
-        self._same(node, index, "pins", self.pins, {pin.name: pin for pin in state.table(PINS)})
+        self._require_same(node, index, "offsets", offsets, _offsets_of(state))
+        self._require_same(node, index, "pins", self.pins, {pin.name: pin for pin in state.table(PINS)})
         modes = {key: mode for key, history in self.modes.items() if (mode := history.last) is not None}
-        self._same(node, index, "request modes", modes, dict(state.table(REQUEST_MODES)))
+        self._require_same(node, index, "request modes", modes, dict(state.table(REQUEST_MODES)))
         quotas = [put for _, history in sorted(self.quotas.items()) if (put := history.last) is not None]
-        self._same(node, index, "quotas", quotas, state.table(QUOTAS).rows())
-        self._same(node, index, "accounts", self.accounts.puts(), accounts_of(state))
-        self._same(node, index, "features", self.features, state.members.kinds)
+        self._require_same(node, index, "quotas", quotas, state.table(QUOTAS).rows())
+        self._require_same(node, index, "accounts", self.accounts.puts(), accounts_of(state))
+        self._require_same(node, index, "features", self.features, state.members.kinds)
         self.compare_undigested(node, index, state)
 
     def compare_restored(self, node: str, index: int, state: BrokerState, now: float, moment: float) -> None:
-        """What a snapshot of the entry at `index` holds beside what belongs to the digest; `now` is the node's time."""
+        """Compare the undigested part of a snapshot of the entry at `index`. `now` is the node's time."""
         self.compare_undigested(node, index, state)
         offsets = {key: offset for key, history in self.offsets.items() if (offset := history.at(index)) is not None}
-        self._same(node, index, "offsets", offsets, _offsets_of(state))
+        self._require_same(node, index, "offsets", offsets, _offsets_of(state))
         for key, history in self.committers.items():
             commit = history.at(index)
             if commit is None or commit.by is None or moment - commit.moment > REMEMBERED_S or key not in offsets:
-                continue  # of what a deletion has taken along nothing needs to be known
-            known = [(taken.offset, taken.by) for taken in state.table(OFFSETS).recent.of(key, now)]
+                continue  # nothing is recorded about a deleted key
+            known = [
+                (committed_offset.offset, committed_offset.committer)
+                for committed_offset in state.table(OFFSETS).recent.of(key, now)
+            ]
             require(
                 (commit.offset, commit.by) in known,
-                "a restart forgets nothing of who committed of late",
+                "a restart forgets no recent committer",
                 node=node,
                 index=index,
                 key=key,
@@ -218,12 +227,12 @@ class Expected:
             )
 
     def compare_undigested(self, node: str, index: int, state: BrokerState) -> None:
-        """What is trimmed, and how often topics have changed, belongs to the state, but not to its digest."""
-        self._same(node, index, "trimmed_before", self.trims.at(index), state.trims.before)
-        self._same(node, index, "topic_version", self.topic_versions.at(index), state.topic_table.version)
+        """Compare trims and the version of topics. They belong to the state, but not to its digest."""
+        self._require_same(node, index, "trimmed_before", self.trims.at(index), state.trims.before)
+        self._require_same(node, index, "topic_version", self.topic_versions.at(index), state.topic_table.version)
 
     @staticmethod
-    def _same(node: str, index: int, table: str, expected: object, found: object) -> None:
+    def _require_same(node: str, index: int, table: str, expected: object, found: object) -> None:
         require(
             expected == found,
             "the replicated state is what the log says",

@@ -1,7 +1,7 @@
-"""Filters: which messages each lets through, of those that are sent here.
+"""Filters of the simulation: which of the messages that are sent here each filter lets through.
 
-What is known of a message is the code of its tag. Expressions in SQL92 therefore ask for the tag, as a property; the
-one class that simulated nodes have looks at it.
+Only the code of a message's tag is known. Expressions in SQL92 therefore test the tag, as a property. The single class
+filter of simulated nodes looks at the tag too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dledger_remoting.properties import TAGS
 from dledger_sim.brokers.classes import RED
 
 TAG_CHOICES: Final = ("", "red", "green")
-"""The tags that messages are sent with."""
+"""Tags with which messages are sent."""
 
 
 def codes_of(message_filter: MessageFilter | None) -> frozenset[int] | None:
-    """The codes of tags that a filter lets through, None if it lets all through."""
+    """Return the codes of tags that a filter lets through, or None if it accepts all tags."""
     if message_filter is None:
         return None
     if isinstance(message_filter, ClassFilter):

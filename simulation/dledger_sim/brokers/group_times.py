@@ -1,15 +1,16 @@
-"""Judge of group time: never ahead of what a majority's clocks have shown, and no leap on a moment's word; and of the
-time that delays are reckoned from, which is never behind.
+"""Judge of group time and of the time from which delays are computed.
 
-It sees each clock at each moment at which its node reads it, and each time that a leader looks.
+Group time is never ahead of what a majority's clocks have shown, and does not leap because of a moment's reading. The
+base of delays is never behind. The judge sees each clock at each moment at which its node reads it, and each check by a
+leader.
 
-- What a leader believes a majority of all voters has shown of late, or it follows from what was believed before.
-- It goes ahead by more than a step only if the clocks of a majority have stood there for a minute: within a leadership,
-  and from what the log tells to the next one.
-- What delays are reckoned from is not behind the slowest of all voters' clocks: a delay would be over early by that.
+- A leader's group time was recently shown by a majority of all voters, or follows from an earlier group time.
+- It leaps by more than a step only if the clocks of a majority have stood there for a minute. This holds within a
+  leadership, and from the log's time to the next leadership.
+- The base of delays is not behind the slowest of all voters' clocks. Otherwise a delay would end too early.
 """
 
-# ruff: noqa: SLF001 - what is watched is what is private
+# ruff: noqa: SLF001 - watches private names
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Final
 
-from dledger_broker.kernel.clock import MAX_STEP_MS, STANDS_S, Carried
+from dledger_broker.kernel.clock import JUMP_BELIEVED_S, MAX_STEP_MS, ClockReading
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_sim.log.environment import MOST_AHEAD_S, WALL_EPOCH_MS
@@ -26,134 +27,145 @@ from dledger_sim.log.invariants import require
 from dledger_sim.log.scheduler import Scheduler
 
 RECENT_S: Final = 30.0
-"""An answer may have been under way for so long."""
+"""Maximum time that an answer may have been under way, in seconds."""
 RATE: Final = 0.06
-"""Monotonic clocks are at most so wrong."""
+"""Maximum error of the rate of monotonic clocks."""
 LATELY_S: Final = 2.0
-"""What a leader knows of a clock is younger, by whatever monotonic clock."""
+"""Maximum age of a leader's knowledge of a clock, in seconds, by any monotonic clock."""
 BUSY_S: Final = MOST_AHEAD_S
-"""Where calls take time a busy node's monotonic clock runs ahead of its wall clock, as on no machine."""
+"""Maximum lead of a busy node's monotonic clock over its wall clock, in seconds, where calls take time.
+
+No real machine has this.
+"""
 SLACK_MS: Final = 300
-"""A wall clock may lose a fifth of the second for which it is reckoned on, and a monotonic one gains some."""
+"""Tolerance in milliseconds for one second of extrapolation.
+
+In that second a wall clock may lose a fifth, and a monotonic clock may gain a little.
+"""
 
 
 class TimeJudge:
-    """One for a group, whatever its nodes live through."""
+    """Judge of a group across all lives of its nodes."""
 
     def __init__(self, scheduler: Scheduler, *, calls_take_time: bool) -> None:
         self._scheduler = scheduler
-        self._behind_ms = SLACK_MS + int(BUSY_S * 1000 * calls_take_time)
+        self._tolerance_ms = SLACK_MS + int(BUSY_S * 1000 * calls_take_time)
         self._calls_take_time = calls_take_time
-        self._shown: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
-        """By how much each node's clock was wrong when it was read of late, without what a later, higher one covers."""
-        self._lately: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
-        """The same of the last moments, all of it."""
-        self._wrong: dict[str, Callable[[], int]] = {}
-        self._majority: deque[tuple[float, int]] = deque()
-        """By how much the clocks of a majority were wrong, whenever a leader looked, for as long as a jump stands."""
-        self._told: Carried | None = None
-        """What the log told last, from when it was applied first."""
-        self._believed: Carried | None = None
+        self._recent_errors: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        """Errors of each node's clock at recent readings, without those that a later, higher error covers."""
+        self._last_errors: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        """Errors of each node's clock at all readings of the last moments."""
+        self._clock_errors: dict[str, Callable[[], int]] = {}
+        self._majority_errors: deque[tuple[float, int]] = deque()
+        """Error of a majority's clocks at each check of a leader, over the time after which a jump is accepted."""
+        self._log_time: ClockReading | None = None
+        """Newest time in the log, with the moment at which it was first applied."""
+        self._leader_time: ClockReading | None = None
         self._reign: tuple[str, int, int] | None = None
 
     def watch(self, life: Life, machine: BrokerMachine, clock: GroupClock) -> None:
-        """Have one life of a node judged."""
+        """Start to judge one life of a node."""
         name = life.node.name
-        self._wrong[name] = wrong = life.environment.wall_offset_ms
+        self._clock_errors[name] = wrong = life.environment.wall_offset_ms
 
         def read() -> int:
-            self._show(name, by_ms := wrong())
+            self._record_error(name, by_ms := wrong())
             return by_ms
 
         life.environment.wall_offset_ms = read
-        look = clock._look
+        read_times = clock._read_times
 
         def judged() -> tuple[int, int] | None:
-            times = look()
+            times = read_times()
             if times is not None:
-                self._judge(life, machine, times[0])
-                self._judge_reckoning(life, max(times))
+                self._judge_group_time(life, machine, times[0])
+                self._judge_delay_base(life, max(times))
             return times
 
-        clock._look = judged  # type: ignore[method-assign]
+        clock._read_times = judged  # type: ignore[method-assign]
 
     def told(self, machine: BrokerMachine) -> None:
-        """Entries were applied somewhere."""
+        """Note that a node has applied entries."""
         now_ms = machine.state.group_time.now_ms
-        if now_ms is not None and (self._told is None or now_ms != self._told.ms):
-            carried = self._carried_on(self._told)
+        if now_ms is not None and (self._log_time is None or now_ms != self._log_time.ms):
+            carried = self._extrapolate(self._log_time)
             if carried is None or now_ms > carried - MAX_STEP_MS:
-                self._told = Carried(now_ms, self._scheduler.now)
+                self._log_time = ClockReading(now_ms, self._scheduler.now)
 
-    def _show(self, name: str, by_ms: int) -> None:
-        shown, now = self._shown[name], self._scheduler.now
+    def _record_error(self, name: str, by_ms: int) -> None:
+        shown, now = self._recent_errors[name], self._scheduler.now
         while shown and shown[-1][1] <= by_ms:
             shown.pop()
         shown.append((now, by_ms))
         while shown[0][0] < now - RECENT_S:
             shown.popleft()
-        lately = self._lately[name]
+        lately = self._last_errors[name]
         lately.append((now, by_ms))
         while lately[0][0] < now - LATELY_S:
             lately.popleft()
 
-    def _judge_reckoning(self, life: Life, from_ms: int) -> None:
-        """A leader reckons delays from this.
+    def _judge_delay_base(self, life: Life, from_ms: int) -> None:
+        """Check the time from which a leader computes delays.
 
-        Where calls take time a node's clock may be seconds ahead, and stands still for as long while its process does:
-        then what it knew of the others before is young to it.
+        Where calls take time a node's clock may be seconds ahead. The clock then stops for that long while its process
+        is paused. Its earlier knowledge of the others then seems recent to it.
         """
         if self._calls_take_time and life.environment.paused_until > self._scheduler.now - LATELY_S:
             return
         now, voters = self._scheduler.now, [str(one.node_id) for one in life.replica.engine.membership.voters]
         lowest = [
-            min([wrong(), *(by_ms for at, by_ms in self._lately[voter] if at >= now - LATELY_S)])
+            min([wrong(), *(by_ms for at, by_ms in self._last_errors[voter] if at >= now - LATELY_S)])
             for voter in voters
-            if (wrong := self._wrong.get(voter)) is not None
+            if (wrong := self._clock_errors.get(voter)) is not None
         ]
         require(
-            from_ms >= WALL_EPOCH_MS + int(now * 1000) + min(lowest) - self._behind_ms,
-            "no delay is reckoned from a time that is behind all clocks",
+            from_ms >= WALL_EPOCH_MS + int(now * 1000) + min(lowest) - self._tolerance_ms,
+            "no delay is computed from a time that is behind all clocks",
             node=life.node.name,
             from_ms=from_ms,
             lowest=lowest,
             now=now,
         )
 
-    def _judge(self, life: Life, machine: BrokerMachine, time_ms: int) -> None:
-        """A leader takes this for group time."""
+    def _judge_group_time(self, life: Life, machine: BrokerMachine, time_ms: int) -> None:
+        """Check the group time of a leader."""
         membership, now = life.replica.engine.membership, self._scheduler.now
         voters = [str(voter.node_id) for voter in membership.voters]
         right_ms = WALL_EPOCH_MS + int(now * 1000)
-        stand = [self._wrong[voter]() for voter in voters if voter in self._wrong]
-        recent = [max([by_ms for _, by_ms in self._shown[voter]], default=0) for voter in voters]
+        stand = [self._clock_errors[voter]() for voter in voters if voter in self._clock_errors]
+        recent = [max([by_ms for _, by_ms in self._recent_errors[voter]], default=0) for voter in voters]
         shown_ms = right_ms + SLACK_MS + sorted(map(max, zip(stand, recent, strict=True)))[-membership.quorum]
-        self._majority.append((now, sorted(stand)[-membership.quorum]))
-        while len(self._majority) > 1 and self._majority[1][0] <= now - STANDS_S * (1 - RATE):
-            self._majority.popleft()
+        self._majority_errors.append((now, sorted(stand)[-membership.quorum]))
+        while len(self._majority_errors) > 1 and self._majority_errors[1][0] <= now - JUMP_BELIEVED_S * (1 - RATE):
+            self._majority_errors.popleft()
         reign = (life.node.name, life.node.lives, machine.leadership.term)
-        before = self._believed if reign == self._reign else None
-        bases = [self._carried_on(base) for base in (self._believed, self._told)]
+        before = self._leader_time if reign == self._reign else None
+        bases = [self._extrapolate(base) for base in (self._leader_time, self._log_time)]
         carried_ms = max((base for base in bases if base is not None), default=shown_ms)
         facts = {"node": life.node.name, "time_ms": time_ms, "right_ms": right_ms, "stand": stand, "now": now}
         require(
             time_ms <= max(shown_ms, carried_ms),
-            "group time is not ahead of what a majority's clocks have shown",
+            "group time is not ahead of the clocks of a majority",
             recent=recent,
             carried_ms=carried_ms,
             **facts,
         )
-        from_ms = self._carried_on(before) if before is not None else self._carried_on(self._told)
+        from_ms = self._extrapolate(before) if before is not None else self._extrapolate(self._log_time)
         if from_ms is not None and time_ms > from_ms + MAX_STEP_MS:
-            since, _ = self._majority[0]
-            stood = now - since >= STANDS_S * (1 - RATE) and all(
-                at_ms >= time_ms - right_ms - MAX_STEP_MS - SLACK_MS for _, at_ms in self._majority
+            since, _ = self._majority_errors[0]
+            stood = now - since >= JUMP_BELIEVED_S * (1 - RATE) and all(
+                at_ms >= time_ms - right_ms - MAX_STEP_MS - SLACK_MS for _, at_ms in self._majority_errors
             )
-            require(stood, "group time leaps only to where a majority's clocks have stood", from_ms=from_ms, **facts)
-        self._reign, self._believed = reign, Carried(time_ms, now)
+            require(
+                stood,
+                "group time jumps only to a time at which a majority's clocks have been steady",
+                from_ms=from_ms,
+                **facts,
+            )
+        self._reign, self._leader_time = reign, ClockReading(time_ms, now)
 
-    def _carried_on(self, base: Carried | None) -> int | None:
-        """The latest that a time can have become by now."""
+    def _extrapolate(self, base: ClockReading | None) -> int | None:
+        """Return the latest time that a base can have become by now."""
         if base is None:
             return None
         elapsed_ms = (self._scheduler.now - base.at) * 1000

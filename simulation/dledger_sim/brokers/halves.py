@@ -1,4 +1,4 @@
-"""Producers of transactions, who end them by themselves or when they are asked, and what the group shows in the end."""
+"""Producers of transactions, which end them by themselves or when asked, and the check that all transactions end."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ OPEN: Final = 0
 GROUP: Final = "producers"
 MOST_ATTEMPTS: Final = 6
 AGAIN_SHARE: Final = 0.3
-"""The share of ends that are asked for again although they were answered."""
+"""Share of answered ends that are requested again."""
 TWICE_SHARE: Final = 0.3
-"""The share of ends that are asked for twice at once, as by a client whose connection delivers late."""
+"""Share of ends that are requested twice at once, as if a connection delivered late."""
 HASTE: Final = 0.1
 KNOWN_SHARE: Final = 0.6
-"""The share of questions about a transaction without an outcome that give it one."""
+"""Share of questions about an undecided transaction that decide it."""
 LATE_S: Final = 10.0
-"""A group that is whole again has done what is due after so long."""
+"""Time in seconds that a whole group may take beyond the last check before it gives a half up."""
 
 
 @dataclass(slots=True, eq=False)
 class _Transaction:
-    """One half, and what its producer asks for: that is nearly always the same until it is answered."""
+    """Half, with the ends that its producer requests one after another. The last one is repeated."""
 
     operation: int
     queue_id: int
@@ -49,16 +49,18 @@ class _Transaction:
 
 
 class Transactor(Client):
-    """Sends halves to lasting topics, and ends most of them: sometimes twice, sometimes both ways at once.
+    """Producer of halves to lasting topics. It ends most of them, some of them twice or first one way, then the other.
 
-    All are one group of producers: each answers for all of them.
+    All producers are in one group, so each answers checks of all halves.
     """
 
     def connected(self, connection: SimConnection) -> None:
-        """Be known as one of the group."""
-        connection.on_push = self._asked
+        """Register as a member of the producer group."""
+        connection.on_push = self._answer_check
         body = encode_body(HeartbeatData(self.name, [ProducerData(GROUP)]))
-        connection.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), self.workload.settings.timeout_s, _nothing)
+        connection.call(
+            RemotingCommand(RequestCode.HEART_BEAT, body=body), self.workload.settings.timeout_s, _ignore_answer
+        )
 
     def act(self) -> None:
         """Send a half."""
@@ -68,11 +70,11 @@ class Transactor(Client):
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
         ext |= {"f": "4", "i": f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02" + ext["i"]}
         workload.truth.halves.sent[operation] = workload.group.scheduler.now
-        if not self.call(code, ext, partial(self._sent, operation, queue_id), body=body):
+        if not self.call(code, ext, partial(self._handle_half_answer, operation, queue_id), body=body):
             workload.not_sent([operation])
             self.pause()
 
-    def _sent(self, operation: int, queue_id: int, answer: Answer | None) -> None:
+    def _handle_half_answer(self, operation: int, queue_id: int, answer: Answer | None) -> None:
         workload = self.workload
         if answer is None or answer.code != ResponseCode.SUCCESS:
             if answer is not None and answer.code in NOT_STORED:
@@ -87,11 +89,11 @@ class Transactor(Client):
         )
         if wishes[-1] != OPEN:
             workload.decided.setdefault(operation, wishes[-1])
-        ext = _end_fields(int(answer.ext["queueOffset"]), position)
-        self.pause(partial(self._end, _Transaction(operation, queue_id, wishes, ext)), haste=HASTE)
+        ext = _make_end_fields(int(answer.ext["queueOffset"]), position)
+        self.pause(partial(self._request_end, _Transaction(operation, queue_id, wishes, ext)), haste=HASTE)
 
-    def _end(self, transaction: _Transaction) -> None:
-        """Ask for the next of its wishes; the last one again, until it is answered."""
+    def _request_end(self, transaction: _Transaction) -> None:
+        """Request the next end. Repeat the last one until it is answered, with `MOST_ATTEMPTS` requests at most."""
         wish = transaction.wishes[0]
         transaction.attempts += 1
         if wish == COMMIT:
@@ -99,33 +101,36 @@ class Transactor(Client):
         ext = transaction.ext | {"commitOrRollback": str(wish)}
         if self.random.random() < TWICE_SHARE:
             self.call(RequestCode.END_TRANSACTION, dict(ext), lambda _answer: None)
-        if not self.call(RequestCode.END_TRANSACTION, ext, partial(self._ended, transaction, wish)):
-            self._go_on(transaction, again=True)
+        if not self.call(RequestCode.END_TRANSACTION, ext, partial(self._handle_end_answer, transaction, wish)):
+            self._continue(transaction, again=True)
 
-    def _ended(self, transaction: _Transaction, wish: int, answer: Answer | None) -> None:
+    def _handle_end_answer(self, transaction: _Transaction, wish: int, answer: Answer | None) -> None:
         answered = answer is not None and answer.code == ResponseCode.SUCCESS
         if answered and wish != OPEN:
             self.workload.truth.halves.end_acknowledged(transaction.operation, committed=wish == COMMIT)
-        self._go_on(transaction, again=not answered or self.random.random() < AGAIN_SHARE)
+        self._continue(transaction, again=not answered or self.random.random() < AGAIN_SHARE)
 
-    def _go_on(self, transaction: _Transaction, *, again: bool) -> None:
+    def _continue(self, transaction: _Transaction, *, again: bool) -> None:
         if len(transaction.wishes) > 1:
             del transaction.wishes[0]
             again = True
         if again and transaction.attempts < MOST_ATTEMPTS:
-            self.pause(partial(self._end, transaction), haste=HASTE)
+            self.pause(partial(self._request_end, transaction), haste=HASTE)
         else:
             self.pause()
 
-    def _asked(self, command: RemotingCommand) -> None:
-        """39: say what is to become of a transaction, be it another producer's; nothing if nobody knows."""
+    def _answer_check(self, command: RemotingCommand) -> None:
+        """Answer a check (39) with the end of a transaction, which may be another producer's.
+
+        Do not answer if the end is undecided.
+        """
         require(
-            command.code == RequestCode.CHECK_TRANSACTION_STATE, "producers are asked of halves", found=command.code
+            command.code == RequestCode.CHECK_TRANSACTION_STATE, "producers are asked about halves", found=command.code
         )
         header = decode_ext(CheckTransactionHeader, command.ext)
         record = decode_record(command.body)
         operation, position = operation_of(record.body), header.commit_log_offset
-        require(record.topic in self.workload.lasting, "a half is shown as what it is to be", topic=record.topic)
+        require(record.topic in self.workload.lasting, "a check shows a half under its real topic", topic=record.topic)
         self.workload.truth.check_asked(operation, position)
         if operation not in self.workload.decided and self.random.random() < KNOWN_SHARE:
             self.workload.decided[operation] = self.random.choice((COMMIT, ROLLBACK))
@@ -134,36 +139,36 @@ class Transactor(Client):
             return
         if wish == COMMIT:
             self.workload.truth.halves.commit_asked.add(operation)
-        ext = _end_fields(header.tran_state_table_offset, position)
+        ext = _make_end_fields(header.tran_state_table_offset, position)
         ext |= {"commitOrRollback": str(wish), "fromTransactionCheck": "true"}
-        self.call(RequestCode.END_TRANSACTION, ext, partial(self._check_answered, operation, wish))
+        self.call(RequestCode.END_TRANSACTION, ext, partial(self._handle_check_answer, operation, wish))
 
-    def _check_answered(self, operation: int, wish: int, answer: Answer | None) -> None:
+    def _handle_check_answer(self, operation: int, wish: int, answer: Answer | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self.workload.truth.halves.end_acknowledged(operation, committed=wish == COMMIT)
             self.workload.counts["transaction ended when asked"] += 1
 
 
 def check_ended(group: SimGroup, settings: BrokerSettings) -> None:
-    """A whole group ends every transaction: as its producers say, or because nobody says anything."""
+    """Check that a whole group ends every transaction: as its producers say, or because no producer answers."""
     if group.rotten or group.clocks_jumped:
-        return  # a half that cannot be read is not given up, and time may stand still for a minute
+        return  # an unreadable half is not given up, and group time may stop for a minute
     interval_s, immune_s = settings.transaction_check_interval_ms / 1000, settings.transaction_timeout_ms / 1000
     scheduler = group.scheduler
     deadline = scheduler.now + immune_s + (settings.transaction_check_max + 1) * interval_s + LATE_S
-    while still_open := _open_halves(group):
+    while still_open := _find_open_halves(group):
         require(scheduler.now < deadline, "every transaction ends", positions=still_open)
         scheduler.run_until(scheduler.now + 0.5)
 
 
-def _open_halves(group: SimGroup) -> list[int]:
+def _find_open_halves(group: SimGroup) -> list[int]:
     lives = [node.life for node in group.nodes.values() if node.life is not None]
     tables = [cast(SimBroker, life.service).broker.state.table(HALVES) for life in lives]
     return sorted({position for table in tables for position in table.open})
 
 
-def _end_fields(queue_offset: int, position: int) -> dict[str, str]:
-    """What an end says of the half that it is about."""
+def _make_end_fields(queue_offset: int, position: int) -> dict[str, str]:
+    """Return the fields of an end that identify its half."""
     return {
         "producerGroup": GROUP,
         "tranStateTableOffset": str(queue_offset),
@@ -171,5 +176,5 @@ def _end_fields(queue_offset: int, position: int) -> dict[str, str]:
     }
 
 
-def _nothing(_answer: Answer | None) -> None:
-    """For whoever waits for no answer."""
+def _ignore_answer(_answer: Answer | None) -> None:
+    """Ignore an answer."""

@@ -1,10 +1,12 @@
-"""The two things that can be simulated: the log alone, and brokers."""
+"""Lab of the log alone and of brokers: scenarios, mutants and known seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
+from dledger_sim.brokers.known_seeds import KNOWN_SEEDS
+from dledger_sim.brokers.library.scenario import LibraryScenario
 from dledger_sim.brokers.mutants import MUTANTS
 from dledger_sim.brokers.scenario import BrokerScenario
 from dledger_sim.log import lab as log_lab
@@ -29,11 +31,17 @@ _BROKERS: Final = (
     BrokerScenario("quotas", quotas=True),
     BrokerScenario("accounts", accounts=True),
     BrokerScenario("aliases", aliases=True),
+    BrokerScenario("crowds", crowds=True),
     BrokerScenario(
         "broker-modes", modes=True, swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True
     ),
+    BrokerScenario("views", rotten_views=True, halves=True, delays=True, retries=True, pops=True),
     BrokerScenario("broker-rot", modes=True, rot=True, swarm=True, halves=True, delays=True, locks=True, pops=True),
 )
-SCENARIOS: Final[Mapping[str, Scenario]] = {**log_lab.SCENARIOS, **{one.name: one for one in _BROKERS}}
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    **log_lab.SCENARIOS,
+    **{one.name: one for one in _BROKERS},
+    LibraryScenario.name: LibraryScenario(),
+}
 
-__all__ = ["MUTANTS", "SCENARIOS"]
+__all__ = ["KNOWN_SEEDS", "MUTANTS", "SCENARIOS"]

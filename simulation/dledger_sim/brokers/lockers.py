@@ -1,11 +1,12 @@
-"""Ordered consumers: members of a group that lock queues, renew, give up, connect elsewhere and die; and their judge.
+"""Ordered consumers: members of a group that lock queues, renew, unlock, reconnect and die. With their judge.
 
-A member believes in a lock from the answer that grants it until `BELIEF_S` after the request was *sent*, or until it
-gives the lock up or dies. No two may believe in one queue at the same time, whatever happened to nodes and links.
+A member believes in a lock from the answer that grants it until `BELIEF_S` after the *send* of the request. It stops
+believing when it unlocks or dies. Two members must never believe in the same queue at once, regardless of faults.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -17,18 +18,26 @@ from typing import Final
 from dledger_broker.features.locks.leases import LEASE_S
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.headers import encode_ext
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.queue_locks import LockNumberHeader
 from dledger_sim.brokers.connection import BROKER_GROUP, Answer, SimConnection
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
 BELIEF_S: Final = 31.0
-"""RocketMQ's clients: 30 s from an answer, for which they wait a second."""
+"""Time for which a member believes in a lock, in seconds.
+
+RocketMQ's clients believe for 30 s from an answer, and wait a second for the answer.
+"""
 PATIENCE_S: Final = 15.0
-"""A whole group has a leader by then, and answers."""
+"""Time in seconds within which a whole group has a leader and answers."""
 BUSY_SHARE: Final = 0.5
-"""Where calls take time a busy node's clock runs ahead, by up to a second (`group_times`): a lease of this share leaves
-that much room beyond a belief.
+"""Minimum share of the usual times where calls take time.
+
+A busy node's clock runs ahead there by up to a second (`group_times`).
+
+With this share a lease still outlasts a belief by that much.
 """
 ANSWER_TIMEOUT_S: Final = 1.0
 LOCKED_TOPIC: Final = "locked"
@@ -39,67 +48,68 @@ FIRST_PORT: Final = 60_000
 
 
 def share_in(group: SimGroup, share: float) -> float:
-    """The share of the usual time for which locks are believed in, and leases run."""
+    """Return the share of the usual time for which members rely on locks, and leases run."""
     return max(share, BUSY_SHARE) if group.settings.call_cost_s else share
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """One member works on a queue until then, a time of the simulation."""
+    """Belief of a member that it may work on a queue until a simulated time."""
 
     member: str
     until: float
 
 
 class LockJudge:
-    """Knows who believes in which queue."""
+    """Judge that knows which member believes in which queue."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
         self._beliefs: dict[int, Belief] = {}
-        self._last: dict[int, str] = {}
+        self._last_owners: dict[int, str] = {}
 
     def granted(self, member: str, queue_id: int, now: float, until: float) -> None:
-        """A member was granted a queue, in which it believes from now on."""
+        """Check a queue that was granted to a member, which believes in it from now on."""
         known = self._beliefs.get(queue_id)
         if known is not None and known.member == member:
             until = max(until, known.until)
         elif known is not None:
             require(
                 known.until <= now,
-                "one member of a group at a time has a queue",
+                "one member of a group at a time has the lock of a queue",
                 queue=queue_id,
                 member=member,
                 other=known.member,
                 for_s=known.until - now,
             )
-        if self._last.get(queue_id, member) != member:
+        if self._last_owners.get(queue_id, member) != member:
             self._counts["lock changed hands"] += 1
             self._counts["lock taken when a belief was over"] += known is not None and known.member != member
-        self._last[queue_id] = member
+        self._last_owners[queue_id] = member
         self._beliefs[queue_id] = Belief(member, until)
         self._counts["lock granted"] += 1
 
     def ended(self, member: str, queue_id: int) -> None:
-        """A member gives a queue up, or is dead."""
+        """Note that a member unlocks a queue, or is dead."""
         known = self._beliefs.get(queue_id)
         if known is not None and known.member == member:
             del self._beliefs[queue_id]
 
     def last_owner(self, queue_id: int) -> str | None:
-        """Who was granted a queue last."""
-        return self._last.get(queue_id)
+        """Return the member that was granted a queue last."""
+        return self._last_owners.get(queue_id)
 
 
 class Locker:
-    """One ordered consumer; after its death it comes back with another client id.
+    """Ordered consumer. After its death it comes back with another client id.
 
-    It believes in a lock, and does everything else, for `share` of the usual time.
+    It believes in a lock, and does everything else, for `share` of the usual time. Every second consumer numbers its
+    requests as our client does. The others do not, as stock clients.
     """
 
     def __init__(self, group: SimGroup, random: Random, judge: LockJudge, number: int, share: float = 1.0) -> None:
         self.over = False
-        """It asks for nothing more."""
+        """True if the member sends no further requests."""
         self._share = share
         self._group = group
         self._random = random
@@ -109,9 +119,10 @@ class Locker:
         self._connection: SimConnection | None = None
         self.name = f"member-{number}"
         self._epoch = 0
+        self._requests = itertools.count(1)
 
     def begin(self) -> None:
-        """Act from now on."""
+        """Start to act."""
         self._pause(0.0, 3.0)
 
     def _pause(self, least: float, most: float) -> None:
@@ -127,9 +138,9 @@ class Locker:
         elif chance < 0.1:
             self._leave()
         elif chance < 0.25:
-            self._give_up(self._random.choice(QUEUES))
+            self._unlock(self._random.choice(QUEUES))
         elif chance < 0.4:
-            self._connect_elsewhere()
+            self._drop_connection()
         self.ask([queue_id for queue_id in QUEUES if self._random.random() < 0.7])
         if self._random.random() < 0.1:
             self._pause(RENEWAL_S, 3 * RENEWAL_S)
@@ -137,48 +148,62 @@ class Locker:
             self._pause(0.5, RENEWAL_S / 2)
 
     def ask(self, queues: Sequence[int]) -> None:
-        """Lock queues, or go on having them."""
+        """Lock queues, or renew their locks."""
         sent_at, epoch = self._group.scheduler.now, self._epoch
-        self._call(RequestCode.LOCK_BATCH_MQ, self._body(queues), done=partial(self._answered, sent_at, epoch))
+        self._call(
+            RequestCode.LOCK_BATCH_MQ,
+            self._make_body(queues),
+            self._make_number_fields(),
+            done=partial(self._handle_answer, sent_at, epoch),
+        )
 
-    def _answered(self, sent_at: float, epoch: int, answer: Answer | None) -> None:
+    def _handle_answer(self, sent_at: float, epoch: int, answer: Answer | None) -> None:
         if answer is None or answer.code != ResponseCode.SUCCESS or epoch != self._epoch:
             if answer is None or answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-                self._connect_elsewhere()
+                self._drop_connection()
             return
         now, until = self._group.scheduler.now, sent_at + BELIEF_S * self._share
         for queue in json.loads(answer.body)["lockOKMQSet"]:
             self._judge.granted(self.name, queue["queueId"], now, until)
 
-    def _give_up(self, queue_id: int) -> None:
-        """What is granted by requests that were sent before counts no more."""
+    def _unlock(self, queue_id: int) -> None:
+        """Unlock a queue. Grants for requests that were sent earlier count no more."""
         self._epoch += 1
         self._judge.ended(self.name, queue_id)
-        self._call(RequestCode.UNLOCK_BATCH_MQ, self._body([queue_id]), oneway=self._random.random() < 0.3)
+        self._call(
+            RequestCode.UNLOCK_BATCH_MQ,
+            self._make_body([queue_id]),
+            self._make_number_fields(),
+            oneway=self._random.random() < 0.3,
+        )
 
     def _leave(self) -> None:
         self._forget_all()
         self._call(RequestCode.UNREGISTER_CLIENT, b"", {"clientID": self.name, "consumerGroup": LOCKED_GROUP})
 
     def _die(self) -> None:
-        """And come back, under another name."""
+        """Die, and restart under another name."""
         self._forget_all()
         self.name = f"member-{self._number}-{self._epoch}"
-        self._connect_elsewhere()
+        self._drop_connection()
 
     def _forget_all(self) -> None:
         self._epoch += 1
         for queue_id in QUEUES:
             self._judge.ended(self.name, queue_id)
 
-    def _connect_elsewhere(self) -> None:
+    def _drop_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
-    def _body(self, queues: Sequence[int]) -> bytes:
+    def _make_body(self, queues: Sequence[int]) -> bytes:
         named = [{"topic": LOCKED_TOPIC, "brokerName": BROKER_GROUP, "queueId": queue_id} for queue_id in queues]
         return json.dumps({"consumerGroup": LOCKED_GROUP, "clientId": self.name, "mqSet": named}).encode()
+
+    def _make_number_fields(self) -> dict[str, str]:
+        """Return the ext fields of a request about locks."""
+        return encode_ext(LockNumberHeader(self.name, next(self._requests))) if self._number % 2 else {}
 
     def _call(
         self,
@@ -189,12 +214,12 @@ class Locker:
         *,
         oneway: bool = False,
     ) -> None:
-        connection = self._reach()
+        connection = self._get_connection()
         if connection is not None:
             command = RemotingCommand(code, flag=FLAG_ONEWAY if oneway else 0, ext=ext or {}, body=body)
-            connection.call(command, ANSWER_TIMEOUT_S, done or _nothing)
+            connection.call(command, ANSWER_TIMEOUT_S, done or _ignore_answer)
 
-    def _reach(self) -> SimConnection | None:
+    def _get_connection(self) -> SimConnection | None:
         if self._connection is not None and self._connection.is_usable:
             return self._connection
         life = self._group.nodes[self._random.choice(sorted(self._group.nodes))].life
@@ -208,7 +233,7 @@ class Locker:
 
 
 class Lockers:
-    """All ordered consumers of a trial, which believe in locks for `share` of the usual time."""
+    """Ordered consumers of a trial, which believe in locks for `share` of the usual time."""
 
     def __init__(self, random: Random, counts: Counter[str], number: int, share: float) -> None:
         self._random = random
@@ -218,29 +243,29 @@ class Lockers:
         self._members: list[Locker] = []
 
     def begin(self, group: SimGroup) -> None:
-        """Have them act from now on."""
+        """Start the consumers."""
         self._share = share_in(group, self._share)
-        self._members = [self._member(group, number) for number in range(self._number)]
+        self._members = [self._make_member(group, number) for number in range(self._number)]
         for member in self._members:
             member.begin()
 
     def stop(self) -> None:
-        """They ask for nothing more, and give nothing up."""
+        """Stop the consumers. They ask for nothing more, and unlock nothing."""
         for member in self._members:
             member.over = True
 
     def check_free(self, group: SimGroup) -> None:
-        """A whole group gives every queue to a newcomer, once the leases of those that are gone are over."""
-        newcomer, scheduler = self._member(group, self._number), group.scheduler
+        """Check that a whole group gives every queue to a new member once the leases of other members have ended."""
+        newcomer, scheduler = self._make_member(group, self._number), group.scheduler
         deadline = scheduler.now + 2 * LEASE_S * self._share + PATIENCE_S
         while self._members and any(self._judge.last_owner(queue_id) != newcomer.name for queue_id in QUEUES):
-            require(scheduler.now < deadline, "what nobody renews is free when its lease is over", by=deadline)
+            require(scheduler.now < deadline, "a lock that is not renewed is free once its lease is over", by=deadline)
             newcomer.ask(QUEUES)
             scheduler.run_until(scheduler.now + ANSWER_TIMEOUT_S)
 
-    def _member(self, group: SimGroup, number: int) -> Locker:
+    def _make_member(self, group: SimGroup, number: int) -> Locker:
         return Locker(group, self._random, self._judge, number, self._share)
 
 
-def _nothing(_answer: Answer | None) -> None:
-    """For whoever waits for no answer."""
+def _ignore_answer(_answer: Answer | None) -> None:
+    """Ignore an answer."""

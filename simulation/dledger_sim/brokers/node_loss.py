@@ -1,11 +1,11 @@
-"""Judge of what clients with an old route rely on: a whole group loses a node, and they go on.
+"""Judge of clients with an old route: a whole group loses a node, and the clients continue.
 
-1. Consumers that follow suggestions settle; producers and consumers learn the route of the whole group. Each queue has
-   a pull that waits.
-2. A node is killed, the leader as often as not. Nobody asks for a route.
-3. Each send finds a node inside its own retries, unless votes are split for longer than a node holds a request. Whoever
-   does not read from the dead node is not sent there, and reaches the end of its queue.
-4. Routes are asked for again: everybody else reaches the end, too, and nobody is sent to the dead node any more.
+1. Consumers that follow suggestions settle. Producers and consumers learn the route of the whole group. Each queue has
+  a pull that waits.
+2. A node is killed, often the leader. No client asks for a route.
+3. Each send finds a node within its own retries, unless votes are split for longer than a node holds a request. A
+  consumer that does not read from the dead node is not sent there, and reaches the end of its queue.
+4. Clients ask for routes again. All consumers reach the end, and no consumer is sent to the dead node any more.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from dledger_sim.log.invariants import require
 
 FIRST_OF_THE_LAST: Final = 40
 SETTLED_S: Final = 65.0
-"""Longer than a change of leadership counts, and than a follower waits before it tells the leader that it serves."""
+"""Time in which clients settle, in seconds.
+
+It exceeds the time for which a change of leadership counts, and the wait of a follower before it offers to serve.
+"""
 KNOWN_S: Final = 6.0
-"""By then a live leader has noticed that a node is dead, and a dead leader has a successor."""
+"""Time in seconds within which a live leader notices a dead node, and a dead leader has a successor."""
 POLL_S: Final = 8.0
 PATIENCE_S: Final = 20.0
 STEP_S: Final = 0.1
 TIMEOUT_S: Final = 3.0
 ATTEMPTS: Final = 3
-"""As Java's producer has them."""
+"""Number of attempts of a send, as in Java's producer."""
 
 
 def check_node_loss(group: SimGroup, workload: Workload) -> None:
-    """Raise `Violation` unless the clients go on. A group in which bytes have rotted may lose another node by it, and
-    one that faults kept down all the time has no topics.
+    """Raise `Violation` unless the clients continue.
+
+    A group with rotten bytes is skipped: it may lose another node by the rot. A group that faults kept down all the
+    time has no topics.
     """
     if group.rotten:
         return
@@ -59,7 +64,7 @@ def check_node_loss(group: SimGroup, workload: Workload) -> None:
     group.scheduler.run_until(group.scheduler.now + STEP_S)
     elsewhere = [(one, reading) for one in consumers for reading in one.readings if one.node_of(reading) != victim]
     if workload.brokers.follower_reads == "lagging":
-        elsewhere = []  # who falls behind just now may be sent where a node has died a moment ago
+        elsewhere = []  # a consumer that falls behind now may be sent to a node that has just died
     workload.counts["queue not read from the lost node"] += len(elsewhere)
     group.kept_down.add(victim)
     group.kill(victim)
@@ -91,17 +96,17 @@ class _LastConsumer(StockConsumer):
         self.timeout_s = TIMEOUT_S
 
     def forget_routes(self) -> None:
-        """It is time to ask again."""
+        """Drop the routes, so that the consumer asks again."""
         self._routes.clear()
 
     def id_of(self, node: str) -> int | None:
-        """The broker id under which the route lists a node."""
+        """Return the broker id under which the route lists a node."""
         ids = (number for number, address in self.addresses(self.readings[0]).items() if node_at(address) == node)
         return next(ids, None)
 
 
 def _check_route(group: SimGroup, producer: StockProducer, workload: Workload) -> None:
-    """A whole group's route lists every node: one as the leader, the others as write aliases."""
+    """Check that a whole group's route lists every node: one as the leader, the others as write aliases."""
     for topic in sorted(workload.lasting):
         route = producer.route(topic)
         aliases = set(alias_nodes(route).values())
@@ -115,14 +120,17 @@ def _check_route(group: SimGroup, producer: StockProducer, workload: Workload) -
 
 
 def _send(group: SimGroup, workload: Workload, producer: StockProducer) -> None:
-    """Send until every place of the route has been the first one. One send may fail: votes may be split once."""
+    """Send until every place of the route has been the first choice.
+
+    A single send may fail, because votes may be split once.
+    """
     left = [topic for topic in sorted(workload.lasting) for _ in range(workload.settings.queues + len(group.nodes))]
     may_fail = True
     while left:
-        began, term = group.scheduler.now, _highest_term(group)
+        began, term = group.scheduler.now, _find_highest_term(group)
         send = producer.begin(left[-1], ATTEMPTS)
-        had_leader = _wait(group, send)
-        is_split = not had_leader and _highest_term(group) - term >= 2  # two elections at least
+        had_leader = _wait_for_send(group, send)
+        is_split = not had_leader and _find_highest_term(group) - term >= 2  # two elections at least
         held = group.scheduler.now - began >= workload.brokers.forward_hold_ms / 1000
         if send.outcome != "ok" and may_fail and is_split and held:
             workload.counts["votes split for as long as a node waits"] += 1
@@ -133,15 +141,15 @@ def _send(group: SimGroup, workload: Workload, producer: StockProducer) -> None:
         left.pop()
 
 
-def _highest_term(group: SimGroup) -> int:
+def _find_highest_term(group: SimGroup) -> int:
     return max(node.replica.engine.term for node in group.running if node.replica)
 
 
-def _wait(group: SimGroup, send: Send) -> bool:
-    """Wait until a send has ended; whether the group had a leader meanwhile."""
+def _wait_for_send(group: SimGroup, send: Send) -> bool:
+    """Wait until a send has ended. Return whether the group had a leader during the wait."""
     until, had_leader = group.scheduler.now + PATIENCE_S, False
     while not send.outcome:
-        require(group.scheduler.now < until, "a send ends", send=send)
+        require(group.scheduler.now < until, "every send ends", send=send)
         had_leader |= group.leader is not None
         group.scheduler.run_until(group.scheduler.now + STEP_S)
     return had_leader
@@ -155,7 +163,7 @@ def _wait_for_leader(group: SimGroup) -> None:
 
 
 def _read_to_the_end(group: SimGroup, readings: list[tuple[_LastConsumer, Reading]], victim: str | None = None) -> None:
-    """Pull until each queue has nothing more; nobody pulls from the victim."""
+    """Pull until each queue has nothing more. No consumer may pull from the victim."""
     until = group.scheduler.now + PATIENCE_S
     for _, reading in readings:
         reading.is_at_end = False
@@ -163,14 +171,14 @@ def _read_to_the_end(group: SimGroup, readings: list[tuple[_LastConsumer, Readin
         for one, reading in left:
             require(
                 victim is None or one.node_of(reading) != victim,
-                "who reads from a node that lives is not sent to the dead one",
+                "a reader of a live node is not sent to the dead node",
                 reading=reading,
                 victim=victim,
             )
             one.pull(reading)
         require(
             group.scheduler.now < until,
-            "a consumer that goes where it is told reaches the end",
+            "a consumer that follows suggestions of nodes reaches the end",
             left=[reading for _, reading in left],
         )
         group.scheduler.run_until(group.scheduler.now + STEP_S)

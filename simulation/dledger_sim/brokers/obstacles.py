@@ -1,4 +1,4 @@
-"""Obstacles in a broker's way beside the faults of its group: a log that is busy, reads of the disk that take long."""
+"""Obstacles for a broker besides the faults of its group: a busy log, and slow reads of the disk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dledger_sim.log.scheduler import Scheduler
 T = TypeVar("T")
 
 BUSY_S: Final = 0.1
-"""The log is busy, or it is not, for so long at a time."""
+"""Length of each period in which the log is busy or not, in seconds."""
 SLOW_SHARE: Final = 0.4
 """Share of the reads that begin late."""
 
 
 @dataclass(slots=True)
 class Obstacles:
-    """How often the log is busy, and how late reads of the disk begin, until it is `over`."""
+    """Share of busy periods, and maximum delay of disk reads, until the obstacles are `over`."""
 
     busy_share: float = 0.0
     slow_reads_s: float = 0.0
@@ -33,7 +33,7 @@ class Obstacles:
 
 
 class BusyNode(SimulatedNode):
-    """A leader whose log takes nothing for a share of the time, as when too many bytes wait for a majority."""
+    """Leader whose log refuses entries for a share of the time, as when too many bytes wait for a majority."""
 
     def __init__(self, life: Life, scheduler: Scheduler, obstacles: Obstacles) -> None:
         super().__init__(life)
@@ -50,19 +50,18 @@ class BusyNode(SimulatedNode):
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Log.stage`."""
         if self.is_ready and self._is_busy():
             raise BusyError("too many bytes wait for a majority")
         return super().stage(size, fill, commands=commands, context=context, privileged=privileged)
 
     def _is_busy(self) -> bool:
-        """Told by the time alone, so that looking changes nothing."""
+        """Return whether the log is busy now. This depends on the time alone, so that looking changes nothing."""
         window = int(self._scheduler.now // BUSY_S)
         return not self._obstacles.over and Random(f"{self._seed} {window}").random() < self._obstacles.busy_share
 
 
 def slow_down_reads(environment: SimEnvironment, random: Random, obstacles: Obstacles) -> None:
-    """Have many works of the cold lane begin late."""
+    """Delay the start of many works of the cold lane."""
     run_blocking = environment.run_blocking
 
     def later(lane: str, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:

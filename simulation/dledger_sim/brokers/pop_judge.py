@@ -1,8 +1,9 @@
-"""Judge of what consumers that pop were shown, and told.
+"""Judge of the messages that popping consumers were shown, and of their acknowledgements.
 
-No message is shown twice to a group within its invisible time, and none after its acknowledgement was answered. A
-queue that its topic has no more for a while ends what is popped there: the group goes on at what it had not
-acknowledged.
+No message is shown twice to a group within its invisible time, and none after its acknowledgement was answered. There
+are two exceptions. An ordered group reads a queue again from an unacknowledged message on, so it is shown acknowledged
+messages behind that again. If a topic loses a queue for a while, deliveries there end: the group continues at its
+unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -18,39 +19,42 @@ from dledger_sim.brokers.pop_truth import PopTruth
 from dledger_sim.log.invariants import require
 
 CLOCK_SHARE: Final = 0.05
-"""By so much clocks may run faster than the simulation, and a little for the reading of them."""
+"""Maximum share by which clocks may run faster than the simulation. `CLOCK_S` is added for the reading of clocks."""
 CLOCK_S: Final = 0.1
 
 
 @dataclass(slots=True)
 class _Shown:
-    """A message that a group was shown last."""
+    """Last showing of a message to a group."""
 
     pop_time_ms: int
     hidden_until: float
-    """Nobody else of the group may be shown it earlier, simulated seconds."""
+    """Simulated time in seconds before which no member of the group may be shown it again."""
     acked_at: float | None = None
-    """When its acknowledgement was answered."""
+    """Simulated time at which its acknowledgement was answered."""
 
 
 class PopJudge:
-    """Knows what each group was shown, by the operations of messages."""
+    """Judge that knows what each group was shown, by the operations of messages."""
 
     def __init__(self, truth: PopTruth, counts: Counter[str]) -> None:
         self._truth = truth
         self._counts = counts
         self._shown: dict[tuple[str, int], _Shown] = {}
         self._places: dict[tuple[str, int], tuple[OffsetKey, int]] = {}
-        """Where each message stands that a group was shown, but for its copies in retry topics."""
+        """Place of each message that a group was shown, without its copies in retry topics."""
         self._stored_twice: set[tuple[str, int]] = set()
-        """Messages that a repeated send has stored again: each of the two is shown and acknowledged by itself."""
+        """Messages that a repeated send has stored again. Each of the two is shown and acknowledged separately."""
 
     def shown(
         self, key: OffsetKey, point: CheckPoint, operation: int, sent_at: float, now: float, *, is_sure: bool
     ) -> None:
-        """A pop that was sent then is answered with a message; `is_sure` unless clocks have jumped."""
+        """Check a message in the answer to a pop that was sent at `sent_at`.
+
+        `is_sure` is false if clocks have jumped.
+        """
         message = (key, point.pop_time_ms, point.queue_offset)
-        require(message in self._truth.taken, "a pop shows what it took", message=message)
+        require(message in self._truth.taken, "a pop shows the messages that it took", message=message)
         name = (key[0], operation)
         self._note_place(name, key, point.queue_offset)
         is_unknown = name in self._truth.begun_anew or name in self._stored_twice
@@ -60,49 +64,69 @@ class PopJudge:
             return
         if before is not None:
             acked_at = before.acked_at
+            is_read_again = point.is_ordered and self._truth.came_from_below(
+                key, point.queue_offset, before.pop_time_ms, point.pop_time_ms
+            )
             require(
-                acked_at is None or sent_at < acked_at,
-                "nothing is shown after its acknowledgement",
+                acked_at is None or sent_at < acked_at or is_read_again,
+                "no message is shown after its acknowledgement",
                 message=message,
                 operation=operation,
             )
             require(
-                not is_sure or now >= before.hidden_until,
-                "nothing is shown twice within its invisible time",
+                not is_sure or now >= before.hidden_until or (is_read_again and acked_at is not None),
+                "no message is shown twice within its invisible time",
                 message=message,
                 operation=operation,
                 early_s=before.hidden_until - now,
             )
             self._counts["popped message shown again"] += 1
-        until = sent_at + _at_least(point.invisible_ms)
-        if before is None or before.acked_at is None:
+        until = sent_at + _compute_minimum_s(point.invisible_ms)
+        if before is None or before.acked_at is None or point.is_ordered:
             self._shown[name] = _Shown(point.pop_time_ms, until)
         self._counts["popped message shown"] += 1
+
+    def counted(self, key: OffsetKey, point: CheckPoint, deliveries: int) -> None:
+        """A message that was shown in order came with the number of its deliveries before."""
+        popped = self._truth.times_popped(key, point.queue_offset, point.pop_time_ms)
+        require(
+            deliveries <= popped,
+            "a pop in order counts no message as given too often",
+            key=key,
+            offset=point.queue_offset,
+            told=deliveries,
+            popped=popped,
+        )
+        self._counts["popped message counted as given before"] += deliveries > 0
 
     def _note_place(self, name: tuple[str, int], key: OffsetKey, offset: int) -> None:
         if not key[1].startswith(RETRY_PREFIX) and self._places.setdefault(name, (key, offset)) != (key, offset):
             self._stored_twice.add(name)
 
     def hiding(self, group: str, operation: int, sent_at: float, invisible_ms: int) -> None:
-        """A consumer asks to have a message hidden anew: from now on it may come as early as that says."""
+        """Note a request to hide a message anew. From now on the message may come as early as the request says."""
         shown = self._shown[group, operation]
-        shown.hidden_until = min(shown.hidden_until, sent_at + _at_least(invisible_ms))
+        shown.hidden_until = min(shown.hidden_until, sent_at + _compute_minimum_s(invisible_ms))
 
     def hidden(self, group: str, operation: int, sent_at: float, invisible_ms: int) -> None:
-        """It is hidden, and its delivery before is over."""
+        """Note that a message is hidden anew, which ends its previous delivery."""
         shown = self._shown[group, operation]
-        shown.hidden_until = max(shown.hidden_until, sent_at + _at_least(invisible_ms))
+        shown.hidden_until = max(shown.hidden_until, sent_at + _compute_minimum_s(invisible_ms))
 
     def acknowledged(self, key: OffsetKey, point: CheckPoint, operation: int, now: float) -> None:
-        """A consumer was told that a message is acknowledged."""
+        """Check an acknowledgement that was answered."""
         message = (key, point.pop_time_ms, point.queue_offset)
         truth, name = self._truth, (key[0], operation)
         has_ended = truth.is_gone(key, point.queue_offset) or name in truth.begun_anew
-        require(message in truth.acked or has_ended, "what is answered as acknowledged is so", message=message)
+        require(
+            message in truth.acked or has_ended,
+            "a message whose acknowledgement was answered is acknowledged",
+            message=message,
+        )
         shown = self._shown[name]
         shown.acked_at = now if shown.acked_at is None else shown.acked_at
         self._counts["popped message acknowledged by its answer"] += 1
 
 
-def _at_least(invisible_ms: int) -> float:
+def _compute_minimum_s(invisible_ms: int) -> float:
     return max(invisible_ms / 1000 * (1 - CLOCK_SHARE) - CLOCK_S, 0.0)

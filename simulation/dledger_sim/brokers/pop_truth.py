@@ -1,10 +1,9 @@
-"""Truth about popped messages: what the log says of them, worked out beside the code under test, and what clients were
-told.
+"""Truth about popped messages, computed from the log independently of the code under test, and the answers to clients.
 
-- A message is passed over only if its consumers do not want it, or a trim has taken it.
-- What is acknowledged in the log a consumer asked to acknowledge; what is answered as acknowledged is so in the log.
-- What comes again was delivered, and not acknowledged, and its copy stands in the entry that ends the delivery.
-- What pops show is what they took.
+- A message is skipped only if its consumers do not want it, or a trim has taken it.
+- Each acknowledgement in the log was requested by a consumer. Each answered acknowledgement is in the log.
+- A redelivered message was delivered before and not acknowledged. Its copy is in the entry that ends the delivery.
+- Pops show exactly the messages that they took.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CLOSED: Final = "closed"
 
 
 class _Queue:
-    """A queue as a group pops it: the deliveries by pop time, each with what became of its messages."""
+    """Queue as a group pops it: the deliveries by pop time, each with the state of its messages."""
 
     def __init__(self, created: int, next_offset: int) -> None:
         self.created = created
@@ -47,11 +46,11 @@ class _Queue:
 
 
 class PopTruth:
-    """Told of every command about popped messages, in the order of the log.
+    """Judge of every command about popped messages, in the order of the log.
 
-    `topics` are those that are there; `committed` says how far a group that never popped a queue has come there, and
-    `put_offset` is told what one has committed that pops it. `codes` are the tag codes that a
-    group's consumers want; a group that is not in it wants all.
+    `topics` are the existing topics. `committed` returns the offset of a group that never popped a queue. `put_offset`
+    is called with the committed offset of a group that pops. `codes` are the tag codes that a group's consumers want; a
+    group without an entry wants all messages.
     """
 
     def __init__(
@@ -66,12 +65,14 @@ class PopTruth:
         self.taken: set[tuple[OffsetKey, int, int]] = set()
         """Every message that a pop took, as (queue, pop time, offset)."""
         self.acked: set[tuple[OffsetKey, int, int]] = set()
-        """Those that are acknowledged, likewise."""
+        """Acknowledged messages, in the same form."""
         self.ack_asked: set[tuple[OffsetKey, int, int]] = set()
-        """Those that a consumer asked to acknowledge."""
+        """Messages that a consumer asked to acknowledge, in the same form."""
         self.begun_anew: set[tuple[str, int]] = set()
-        """Messages that a group was shown, and gets again whatever it said of them, as (group, operation): their topic
-        had their queue no more for a while, and the group goes on there at what was open."""
+        """Messages that a group was shown and gets again, even if acknowledged, as (group, operation).
+
+        Their topic did not have their queue for a while, and the group continues there at its lowest open message.
+        """
         self._happened = happened
         self._topics = topics
         self._group_exists = group_exists
@@ -79,15 +80,17 @@ class PopTruth:
         self._put_offset = put_offset
         self._queues: dict[OffsetKey, _Queue] = {}
         self._delivered: dict[tuple[OffsetKey, int], tuple[int, ...]] = {}
-        """The offsets of all deliveries, of those that are over, too."""
+        """Offsets of all deliveries, including ended deliveries."""
         self._copies: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._popped: defaultdict[tuple[OffsetKey, int], list[int]] = defaultdict(list)
+        """Pop times at which pops took each message; hiding a message again adds none."""
 
     def governs(self, key: OffsetKey) -> bool:
-        """Whether what a group commits in a queue follows from what it has acknowledged."""
+        """Return whether the committed offset of a group in a queue follows from its acknowledgements."""
         return key in self._queues
 
     def open_messages(self, but_of: str) -> list[tuple[OffsetKey, int]]:
-        """What is delivered and not done with, but for one group's: queue and pop time."""
+        """Return queue and pop time of all open deliveries, except those of one group."""
         return [
             (key, pop_time_ms)
             for key, queue in self._queues.items()
@@ -95,22 +98,36 @@ class PopTruth:
             for pop_time_ms in queue.deliveries
         ]
 
+    def times_popped(self, key: OffsetKey, offset: int, before_ms: int) -> int:
+        """Return how many pops took a message before this pop time."""
+        return sum(pop_time_ms < before_ms for pop_time_ms in self._popped[key, offset])
+
     def is_gone(self, key: OffsetKey, offset: int) -> bool:
-        """Whether a trim has taken a message, which ended its delivery."""
-        return key[1] not in self._topics or offset < self._kept(key[1], key[2])
+        """Return whether a trim has taken a message, which ended its delivery."""
+        return key[1] not in self._topics or offset < self._get_first_kept(key[1], key[2])
+
+    def came_from_below(self, key: OffsetKey, offset: int, after_ms: int, until_ms: int) -> bool:
+        """Return whether a queue was read again, between two pops, from below a message.
+
+        In order that undoes the acknowledgement.
+        """
+        return any(
+            place == key and after_ms < pop_time_ms <= until_ms and offsets[0] < offset
+            for (place, pop_time_ms), offsets in self._delivered.items()
+        )
 
     # ---------------------------------------------------------------- the log
 
     def begin_entry(self) -> None:
-        """What follows is of another entry."""
+        """Begin a new entry."""
         self._copies.clear()
 
     def see_copy(self, topic: str, operation: int) -> None:
-        """The entry has a message in a retry topic, or among dead letters."""
+        """Note that the entry has a message in a retry topic or a dead-letter topic."""
         self._copies[topic][operation] += 1
 
     def see(self, command: Pop | Ack | Revive | ResetPop) -> None:
-        """A command of the entry."""
+        """Handle a command of the entry."""
         match command:
             case Pop(group=group, rows=pops):
                 for pop in pops:
@@ -126,10 +143,10 @@ class PopTruth:
                 queue = self._queues.get((group, topic, queue_id))
                 if queue is not None and queue.created == created:
                     queue.deliveries.clear()
-                    queue.next_offset = max(offset, self._kept(topic, queue_id))
+                    queue.next_offset = max(offset, self._get_first_kept(topic, queue_id))
                     self._put_offset((group, topic, queue_id), queue.next_offset)
 
-    def _kept(self, topic: str, queue_id: int) -> int:
+    def _get_first_kept(self, topic: str, queue_id: int) -> int:
         return self._topics[topic].first_offsets.get(queue_id, 0)
 
     def _see_pop(self, command: Pop, row: PopRow) -> None:
@@ -137,7 +154,7 @@ class PopTruth:
         incarnation, queue = self._topics.get(row.topic), self._queues.get(key)
         if incarnation is None or incarnation.created != row.created_position:
             return
-        kept = self._kept(row.topic, row.queue_id)
+        kept = self._get_first_kept(row.topic, row.queue_id)
         if (NO_ROW if queue is None else queue.next_offset) != row.expected or row.next_offset < kept:
             return
         if row.offsets and (row.offsets[0] < kept or (queue is not None and command.pop_time_ms <= queue.last_pop_ms)):
@@ -146,34 +163,38 @@ class PopTruth:
         if queue is None:
             queue = self._queues[key] = _Queue(row.created_position, row.next_offset)
             begin = self._committed(key)
-        if not row.again:
+        if row.again and row.again not in queue.deliveries:
+            return
+        if row.again and row.offsets:
+            begin = queue.lowest_open
+        if row.offsets or not row.again:
             self._require_wanted(key, incarnation, range(begin, row.next_offset), row.offsets)
             require(
-                not (command.is_ordered and row.offsets and queue.deliveries),
-                "in order nothing follows what is not done with",
+                not (command.is_ordered and row.offsets and queue.deliveries.keys() - {row.again}),
+                "in order, no message is delivered beside an unfinished one",
                 key=key,
             )
         if row.again:
-            if row.again not in queue.deliveries:
-                return
             queue.settle(row.again, list(queue.deliveries[row.again]), CLOSED)
         queue.next_offset = row.next_offset
         if row.offsets:
             self._deliver(key, queue, command.pop_time_ms, row.offsets)
+            for offset in row.offsets:
+                self._popped[key, offset].append(command.pop_time_ms)
             self._happened["message popped"] += len(row.offsets)
         self._put_offset(key, queue.lowest_open)
 
     def _require_wanted(
         self, key: OffsetKey, incarnation: Incarnation, looked_at: range, delivered: tuple[int, ...]
     ) -> None:
-        """What is passed over is not wanted, or gone."""
+        """Check that skipped messages are unwanted or gone."""
         codes = self.codes.get(key[0])
         stored, kept = incarnation.queues.get(key[2], []), incarnation.first_offsets.get(key[2], 0)
         for offset in looked_at:
             if offset in delivered or offset < kept:
                 continue
             wanted = codes is None or stored[offset].tag_code in codes
-            require(not wanted, "a pop passes over what is not wanted alone", key=key, offset=offset)
+            require(not wanted, "a pop skips only messages that its group does not want", key=key, offset=offset)
 
     def _deliver(self, key: OffsetKey, queue: _Queue, pop_time_ms: int, offsets: Iterable[int]) -> None:
         queue.last_pop_ms = pop_time_ms
@@ -182,10 +203,10 @@ class PopTruth:
         self.taken.update((key, pop_time_ms, offset) for offset in offsets)
 
     def _see_ack(self, row: AckRow) -> None:
-        key, found = self._find(row)
+        key, found = self._find_queue(row)
         if found is None:
             return
-        offsets = self._offsets(found, row)
+        offsets = self._get_offsets(found, row)
         if not row.new_pop_time_ms:
             still_open = [offset for offset in offsets if found.deliveries[row.pop_time_ms][offset] == OPEN]
             found.settle(row.pop_time_ms, offsets, ACKED)
@@ -201,47 +222,47 @@ class PopTruth:
         self._put_offset(key, found.lowest_open)
 
     def _see_revival(self, row: ReviveRow) -> None:
-        key, found = self._find(row)
+        key, found = self._find_queue(row)
         delivered = self._delivered.get((key, row.pop_time_ms), ())
         again = [offset for number, offset in enumerate(delivered) if row.bits >> number & 1]
         acked = [offset for offset in again if (key, row.pop_time_ms, offset) in self.acked]
-        require(not acked, "what is acknowledged does not come again", key=key, offsets=acked)
+        require(not acked, "an acknowledged message is not delivered again", key=key, offsets=acked)
         if found is None:
             return
-        offsets = self._offsets(found, row)
-        stored, kept = self._topics[row.topic].queues[row.queue_id], self._kept(row.topic, row.queue_id)
+        offsets = self._get_offsets(found, row)
+        stored, kept = self._topics[row.topic].queues[row.queue_id], self._get_first_kept(row.topic, row.queue_id)
         for offset in offsets:
             state = found.deliveries[row.pop_time_ms][offset]
             require(
-                state == OPEN or offset < kept,  # a trim passed the revival on its way: the copy outlives the message
-                "what comes again was not done with",
+                state == OPEN or offset < kept,  # a trim overtook the revival: the copy outlives the message
+                "a redelivered message was unfinished",
                 key=key,
                 offset=offset,
                 state=state,
             )
             operation = stored[offset].operation
             copies = [topic for topic, operations in self._copies.items() if operations[operation]]
-            require(bool(copies), "what comes again has a copy", key=key, offset=offset, operation=operation)
+            require(bool(copies), "a redelivered message has a copy", key=key, offset=offset, operation=operation)
             self._copies[copies[0]][operation] -= 1
             is_dead = copies[0].startswith(DLQ_PREFIX)
             self._happened["popped message dead" if is_dead else "popped message came again"] += 1
         found.settle(row.pop_time_ms, offsets, CLOSED)
         self._put_offset(key, found.lowest_open)
 
-    def _find(self, row: AckRow | ReviveRow) -> tuple[OffsetKey, _Queue | None]:
+    def _find_queue(self, row: AckRow | ReviveRow) -> tuple[OffsetKey, _Queue | None]:
         key = (row.group, row.topic, row.queue_id)
         queue = self._queues.get(key)
         is_there = queue is not None and queue.created == row.created_position and row.pop_time_ms in queue.deliveries
         return key, queue if is_there else None
 
     @staticmethod
-    def _offsets(queue: _Queue, row: AckRow | ReviveRow) -> list[int]:
+    def _get_offsets(queue: _Queue, row: AckRow | ReviveRow) -> list[int]:
         return [offset for number, offset in enumerate(queue.deliveries[row.pop_time_ms]) if row.bits >> number & 1]
 
-    # ---------------------------------------------------------------- what others do
+    # ---------------------------------------------------------------- trims and changes of topics
 
     def see_trim(self, topic: str, queue_id: int, first_offset: int) -> None:
-        """The messages of a queue below an offset are gone."""
+        """Note that the messages of a queue below an offset are gone."""
         for key, queue in self._queues.items():
             if key[1:] != (topic, queue_id) or queue.lowest_open >= first_offset:
                 continue
@@ -251,7 +272,7 @@ class PopTruth:
             self._put_offset(key, queue.lowest_open)
 
     def see_queues(self, topic: str, count: int) -> None:
-        """A topic has so many queues that can be read."""
+        """Note the number of readable queues of a topic."""
         for key, queue in self._queues.items():
             if key[1] == topic and key[2] >= count and queue.deliveries:
                 stored = self._topics[topic].queues[key[2]]
@@ -261,6 +282,6 @@ class PopTruth:
                 queue.deliveries.clear()
 
     def forget(self, gone: Callable[[OffsetKey], bool]) -> None:
-        """A topic or a group is gone."""
+        """Drop the queues of a topic or a group that is gone."""
         for key in [key for key in self._queues if gone(key)]:
             del self._queues[key]

@@ -1,4 +1,4 @@
-"""Consumers that pop: one group takes all, one messages with a tag, one all in order."""
+"""Consumers that pop: a group takes all messages, another those with a tag, a third all in order."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ INVISIBLE_S: Final = (1.0, 2.0, 5.0)
 POLLS_S: Final = (0.0, 0.0, 0.5)
 ACK_SHARE: Final = 0.7
 HIDE_SHARE: Final = 0.15
-"""Shares of messages that are acknowledged, and hidden anew; the others are left alone."""
+"""Share of messages that are hidden anew. `ACK_SHARE` of them are acknowledged, and the others are left alone."""
 BATCH_SHARE: Final = 0.3
-"""Share of pops whose messages are acknowledged in one request, those that are."""
+"""Share of pops whose acknowledged messages are acknowledged in a single request."""
 TWICE_SHARE: Final = 0.1
 """Share of acknowledgements that are sent twice at once."""
 COMMIT_SHARE: Final = 0.1
-"""Share of steps in which a consumer commits an offset, as one that pulls does: it means nothing."""
+"""Share of steps in which a consumer commits an offset like a pulling consumer. Such a commit has no effect."""
 LATE_S: Final = 25.0
-"""A group that is whole again delivers again within so long after the invisible time: a new leader waits for 10."""
+"""Time limit in seconds, after the invisible time, within which a whole group delivers again.
+
+A new leader waits for 10 s of it.
+"""
 
 
 class _Message(NamedTuple):
-    """A message that was popped: where, how it is acknowledged, and what it is."""
+    """Popped message: its place, the check point for its acknowledgement, and its operation."""
 
     key: OffsetKey
     point: CheckPoint
@@ -51,16 +54,16 @@ class _Message(NamedTuple):
 
 
 class Popper(Client):
-    """A member of one of three groups: one takes all, one messages with a tag, one all in order."""
+    """Member of one of three groups: a group takes all messages, another those with a tag, a third all in order."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self.group_name = GROUPS[number % len(GROUPS)]
         workload.truth.pops.codes[RED_GROUP] = frozenset((tag_code(RED),))
-        self._left = 0
+        self._requests_left = 0
 
     def act(self) -> None:
-        """Pop, or say what means nothing."""
+        """Pop, or commit without effect."""
         if self.random.random() < COMMIT_SHARE:
             self._commit()
         else:
@@ -95,11 +98,11 @@ class Popper(Client):
         if self.group_name == RED_GROUP:
             by_class = workload.brokers.class_filters
             ext |= {"exp": CLASS_NAME if by_class else RED, "expType": EXPRESSION_CLASS if by_class else EXPRESSION_TAG}
-        done = partial(self._popped, topic, workload.group.scheduler.now)
+        done = partial(self._handle_popped, topic, workload.group.scheduler.now)
         if not self.call(RequestCode.POP_MESSAGE, ext, done):
             self.pause()
 
-    def _popped(self, topic: str, sent_at: float, answer: Answer | None) -> None:
+    def _handle_popped(self, topic: str, sent_at: float, answer: Answer | None) -> None:
         if answer is None or answer.code != ResponseCode.SUCCESS:
             if answer is not None:
                 self.workload.counts[f"pop answered {answer.code}"] += 1
@@ -111,24 +114,27 @@ class Popper(Client):
             self.pause()
             return
         starts = dict(row.split(" ")[1:] for row in answer.ext["startOffsetInfo"].split(";") if row.startswith("0 "))
-        self._left = 1
-        together: list[_Message] | None = [] if self.random.random() < BATCH_SHARE else None
+        counts = dict(row.split(" ")[1:] for row in answer.ext.get("orderCountInfo", "").split(";") if row)
+        self._requests_left = 1
+        batch: list[_Message] | None = [] if self.random.random() < BATCH_SHARE else None
         for record in iter_records(answer.body, verify_crc=True):
-            point = _point_of(record, starts, answer)
+            point = _make_check_point(record, starts, answer)
             key = (self.group_name, pop_retry_topic(self.group_name, topic, point.retry), point.queue_id)
             operation = operation_of(record.body)
             workload.pops.shown(key, point, operation, sent_at, group.scheduler.now, is_sure=not group.clocks_jumped)
-            self._handle(_Message(key, point, operation), together)
-        if together:
-            self._acknowledge_all(topic, together)
-        self._go_on()
+            queue, offset = str(point.queue_id), point.queue_offset
+            workload.pops.counted(key, point, int(counts.get(f"qo{queue}%{offset}", counts.get(queue, "0"))))
+            self._handle(_Message(key, point, operation), batch)
+        if batch:
+            self._acknowledge_all(topic, batch)
+        self._finish_request()
 
-    def _handle(self, message: _Message, together: list[_Message] | None) -> None:
-        """Decide what becomes of a message; those that are acknowledged `together` are only noted."""
+    def _handle(self, message: _Message, batch: list[_Message] | None) -> None:
+        """Choose the fate of a message. Messages that are acknowledged `together` are only noted."""
         key, point, operation = message
         chance = self.random.random()
-        if chance < ACK_SHARE and together is not None:
-            together.append(message)
+        if chance < ACK_SHARE and batch is not None:
+            batch.append(message)
         elif chance < ACK_SHARE:
             self._acknowledge(key, point, operation)
             if self.random.random() < TWICE_SHARE:
@@ -144,13 +150,13 @@ class Popper(Client):
                 self.workload.pops.acknowledged(key, point, operation, self.workload.group.scheduler.now)
             elif answer is not None:
                 self.workload.counts[f"acknowledgement answered {answer.code}"] += 1
-            self._go_on()
+            self._finish_request()
 
-        if self.call(RequestCode.ACK_MESSAGE, _ack_ext(key, point), done):
-            self._left += 1
+        if self.call(RequestCode.ACK_MESSAGE, _make_ack_fields(key, point), done):
+            self._requests_left += 1
 
     def _acknowledge_all(self, topic: str, messages: list[_Message]) -> None:
-        """In one request, which says of each delivery what is done with."""
+        """Acknowledge messages in a single request with a row for each delivery."""
         deliveries: dict[tuple[OffsetKey, int], list[_Message]] = {}
         for message in messages:
             self.workload.truth.pops.ack_asked.add((message.key, message.point.pop_time_ms, message.point.queue_offset))
@@ -163,11 +169,11 @@ class Popper(Client):
                 self.workload.counts["batch of popped messages acknowledged"] += 1
             elif answer is not None:
                 self.workload.counts[f"batch of acknowledgements answered {answer.code}"] += 1
-            self._go_on()
+            self._finish_request()
 
-        body = encode_batch_ack("broker", [_batch_of(topic, one) for one in deliveries.values()])
+        body = encode_batch_ack("broker", [_make_batch_row(topic, one) for one in deliveries.values()])
         if self.call(RequestCode.BATCH_ACK_MESSAGE, {}, done, body=body):
-            self._left += 1
+            self._requests_left += 1
 
     def _hide(self, key: OffsetKey, point: CheckPoint, operation: int) -> None:
         pops, sent_at = self.workload.pops, self.workload.group.scheduler.now
@@ -176,22 +182,22 @@ class Popper(Client):
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 pops.hidden(key[0], operation, sent_at, invisible_ms)
-            self._go_on()
+            self._finish_request()
 
-        ext = _ack_ext(key, point) | {"invisibleTime": str(invisible_ms)}
+        ext = _make_ack_fields(key, point) | {"invisibleTime": str(invisible_ms)}
         if self.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext, done):
             pops.hiding(key[0], operation, sent_at, invisible_ms)
-            self._left += 1
+            self._requests_left += 1
 
-    def _go_on(self) -> None:
-        """Do the next thing once all of this one is answered."""
-        self._left -= 1
-        if not self._left:
+    def _finish_request(self) -> None:
+        """Continue once all requests of this step are answered."""
+        self._requests_left -= 1
+        if not self._requests_left:
             self.pause()
 
 
-def _point_of(record: MessageRecord, starts: dict[str, str], answer: Answer) -> CheckPoint:
-    """The check point of a message, as RocketMQ's client makes it."""
+def _make_check_point(record: MessageRecord, starts: dict[str, str], answer: Answer) -> CheckPoint:
+    """Return the check point of a message, as RocketMQ's client makes it."""
     text = parse_properties(record.properties).get(POP_CHECK_POINT)
     if text is not None:
         return parse_check_point(text)
@@ -208,14 +214,14 @@ def _point_of(record: MessageRecord, starts: dict[str, str], answer: Answer) -> 
     )
 
 
-def _batch_of(topic: str, messages: list[_Message]) -> BatchAck:
-    """The row of messages of one delivery, which were popped of a topic."""
+def _make_batch_row(topic: str, messages: list[_Message]) -> BatchAck:
+    """Return the row for messages of one delivery, which were popped from a topic."""
     key, point, _ = messages[0]
     bits = bits_of(point.start_offset, (message.point.queue_offset for message in messages))
     return BatchAck(key[0], topic, point.retry, point.start_offset, key[2], point.pop_time_ms, bits)
 
 
-def _ack_ext(key: OffsetKey, point: CheckPoint) -> dict[str, str]:
+def _make_ack_fields(key: OffsetKey, point: CheckPoint) -> dict[str, str]:
     return {
         "consumerGroup": key[0],
         "topic": key[1],
@@ -226,13 +232,16 @@ def _ack_ext(key: OffsetKey, point: CheckPoint) -> dict[str, str]:
 
 
 def check_come_again(group: SimGroup, truth: PopTruth) -> None:
-    """A whole group delivers again what is not acknowledged: wait until nothing but what is in order is open."""
+    """Wait until a whole group has no open deliveries, except those of the ordered group.
+
+    It must deliver unacknowledged messages again.
+    """
     scheduler = group.scheduler
     until = scheduler.now + max(INVISIBLE_S) + LATE_S + group.longest_pause_s
     while truth.open_messages(but_of=ORDERED_GROUP):
         require(
             scheduler.now < until or group.clocks_jumped,
-            "what is not acknowledged comes again",
+            "a message without acknowledgement is delivered again",
             waiting=truth.open_messages(but_of=ORDERED_GROUP)[:5],
         )
         if scheduler.now >= until:

@@ -1,18 +1,20 @@
-"""Judge of what a leader proposes: it belongs to the leadership that decided it, and two things wait in between.
+"""Judge of a leader's proposals: each must belong to the leadership that decided it.
 
-- A commit of an offset waits in a buffer. A leader that was deposed meanwhile does not propose it later, when it leads
-  again: others may have taken newer ones.
-- A leader that hands over, or that is told to stop, proposes first what it has collected: of a one-way commit that it
-  dropped nobody would ever hear, though no node was lost.
-- A trim waits while the first offset that each queue keeps is searched. Another leader may have taken pins meanwhile
-  that the trim's position lies above; and a leader whose handover has failed has begun anew.
+Two kinds of proposals wait in between.
+
+- A commit of an offset waits in a buffer. A leader that has since been deposed must not propose it in a later term:
+  other leaders may have taken newer commits.
+- A leader that hands over or stops first proposes the commits that it has collected. If it dropped a one-way commit, no
+  client would learn of that, although no node was lost.
+- A trim waits while the first kept offset of each queue is searched. Another leader may since have taken pins below the
+  trim's position. A leader whose handover failed must start again.
 """
 
-# ruff: noqa: SLF001 - what is watched is what is private
+# ruff: noqa: SLF001 - watches private names
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dledger.errors import LogError, NotLeaderError
@@ -20,6 +22,7 @@ from dledger.statemachine import Leadership
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets
+from dledger_broker.features.retention.policy import TrimPart
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
@@ -30,7 +33,9 @@ from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.log.invariants import require
 
 LATE_S: Final = 0.1
-"""A timer may be so late."""
+"""Maximum lateness of a timer, in seconds."""
+SLOW_CLOCK: Final = 1.1
+"""Maximum factor by which timers of a node with a drifting clock are late."""
 
 
 def watch_proposals(
@@ -40,21 +45,20 @@ def watch_proposals(
     now: Callable[[], float],
     awake_since: Callable[[], float],
 ) -> Callable[[], None]:
-    """Have one life of a node judged by what it proposes.
+    """Judge the proposals of one life of a node.
 
-    `now` tells simulated seconds: the clock of a node that has much to do at once runs ahead of its timers. It stood
-    still until `awake_since`. The result is to be called now and then: it raises `Violation` if something waits too
-    long to be proposed.
+    `now` returns simulated seconds: the clock of a busy node runs ahead of its timers. The node was paused until
+    `awake_since`. Call the result now and then: it raises `Violation` if a commit waits too long to be proposed.
     """
     _watch_trims(machine, trimming)
     return _watch_commits(machine, buffer, now, awake_since)
 
 
 def nothing_is_collected(machine: BrokerMachine, buffer: OffsetBuffer, *, refused: bool = False) -> None:
-    """Raise `Violation` if a leader has commits, unless it was `refused` when it tried to propose them just now."""
+    """Raise `Violation` if a leader holds commits, unless its attempt to propose them was `refused` just now."""
     require(
         not buffer._offsets or refused,
-        "a leader that hands over, or stops, proposes first what it has collected",
+        "a leader that hands over or stops first proposes its collected commits",
         collected=buffer._offsets,
         leadership=machine.leadership,
     )
@@ -65,14 +69,14 @@ def _watch_commits(
 ) -> Callable[[], None]:
     commit, propose, discard = buffer.commit, buffer._propose, buffer.discard
     taken: dict[tuple[OffsetKey, int], tuple[int, float]] = {}
-    """The term and the moment of each commit."""
+    """Term and moment of each commit."""
     refused_at = 0.0
 
     def take(
-        group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, by: Committer | None = None
+        group: str, topic: str, queue_id: int, offset: int, done: Done | None = None, committer: Committer | None = None
     ) -> None:
         taken[(group, topic, queue_id), offset] = machine.leadership.term, now()
-        commit(group, topic, queue_id, offset, done, by)
+        commit(group, topic, queue_id, offset, done, committer)
 
     def proposing(command: Command, done: Done) -> None:
         if machine.leadership.ready and isinstance(command, CommitOffsets):
@@ -81,7 +85,7 @@ def _watch_commits(
                 term, _ = taken[key, offset]
                 require(
                     term == machine.leadership.term,
-                    "no commit is proposed that an earlier term took",
+                    "no commit is proposed that was accepted in an earlier term",
                     key=key,
                     offset=offset,
                     taken_in=term,
@@ -106,7 +110,7 @@ def _watch_commits(
             _, taken_at = taken[key, one.offset]
             waits_s = now() - max(taken_at, refused_at, awake_since())
             require(
-                waits_s < buffer._delay_s + LATE_S,
+                waits_s < buffer._delay_s * SLOW_CLOCK + LATE_S,
                 "a commit that is collected is soon proposed, or again if the log was busy",
                 key=key,
                 offset=one.offset,
@@ -128,15 +132,15 @@ def _watch_trims(machine: BrokerMachine, trimming: Trimming) -> None:
         nonlocal readiness
         readiness += leadership.ready
 
-    def begin(handle: JobHandle, position: int) -> None:
+    def begin(handle: JobHandle, position: int, parts: Sequence[TrimPart] = ()) -> None:
         begun[position] = readiness
-        trim(handle, position)
+        trim(handle, position, parts)
 
     def staging(command: Command, done: Done, *, privileged: bool = False) -> None:
         if machine.leadership.ready and isinstance(command, TrimQueues):
             require(
                 begun[command.before_position] == readiness,
-                "no trim is proposed that was searched before this leader was ready",
+                "no trim is proposed that was computed before this leader was ready",
                 position=command.before_position,
                 begun_in=begun[command.before_position],
                 proposed_in=readiness,

@@ -1,6 +1,7 @@
-"""Judge of answers about offsets, topics and groups: each must have been true at some moment since it was asked.
+"""Judge of answers about offsets, topics and groups. Each must have been true at some moment since the question.
 
-A node that is asked for single messages answers from what it has: nothing of a topic that it knows to be deleted.
+Questions about single messages are an exception: a node answers them from its applied state. It shows no message of a
+topic that it knows to be deleted.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from dledger_remoting.codes import ResponseCode
+from dledger_remoting.headers_consume import TOPIC_CREATED_FIELD
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from dledger_sim.brokers.connection import Answer
@@ -19,7 +21,7 @@ from dledger_sim.log.invariants import require
 
 
 class QuestionJudge:
-    """Judges the answers of a trial."""
+    """Judge of a trial's answers."""
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
@@ -27,19 +29,22 @@ class QuestionJudge:
         self._expected = truth.expected
 
     def offset(self, key: OffsetKey, answer: Answer) -> int | None:
-        """A committed offset (14, asked without the rule for young topics); None if there is none, or no answer."""
+        """Check a committed offset (14, without the rule for young topics).
+
+        Return None if there is no offset or no answer.
+        """
         if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
             return None
         found = int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
-        self._require(self._expected.offsets[key], found, answer, "a committed offset is what was committed last", key)
+        self._require(self._expected.offsets[key], found, answer, "a committed offset is the last commit", key)
         self._counts["offset read" if found is not None else "no offset read"] += 1
         return found
 
     def beginning_of_a_group(self, key: OffsetKey, answer: Answer, lost_before: int) -> None:
-        """An offset (14, asked with the rule for young topics) where nothing is committed.
+        """Check an offset (14, with the rule for young topics) where nothing is committed.
 
-        That is 0 where the queue has messages and has lost none, and none elsewhere; `lost_before` was the first kept
-        offset when it was asked.
+        It is 0 if the queue has lost no message, and absent otherwise. `lost_before` was the first kept offset when the
+        question was asked.
         """
         seen, (_, topic, queue_id) = answer.seen, key
         if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND} or seen is None:
@@ -50,10 +55,10 @@ class QuestionJudge:
             return
         lost, stored = known[0].first_offsets.get(queue_id, 0), known[0].end_before(queue_id, seen.asked_at)
         if answer.code == ResponseCode.SUCCESS:
-            found, there = int(answer.ext["offset"]), bool(known[0].queues.get(queue_id))
+            found = int(answer.ext["offset"])
             require(
-                found == 0 == lost_before and there,
-                "a group without an offset begins at 0 only where nothing is lost yet",
+                found == 0 == lost_before,
+                "a group without an offset begins at 0 only if the queue has lost no messages yet",
                 key=key,
                 found=found,
                 lost=lost_before,
@@ -64,28 +69,35 @@ class QuestionJudge:
             self._counts["group begins where it likes"] += 1
 
     def committed_oneway(self, key: OffsetKey, offset: int, sent_at: float, answer: Answer) -> bool:
-        """A question (14) behind a commit that nobody answers, over one connection: to the node that took that.
+        """Check a question (14) behind a one-way commit on the same connection, to the node that took the commit.
 
-        No other commit of the group may still take effect. Returns whether the commit is known to have done so.
+        No other commit of the group may still take effect. Return whether the commit is known to have taken effect.
         """
         seen = answer.seen
-        if seen is None or not seen.steady or self._truth.group.disks_filled:
+        if seen is None or not seen.steady or self._truth.disks_filled:
             return False
         if answer.code not in {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}:
             return False
         known = self._expected.offsets[key].during(sent_at, self._now)
-        require(offset in known, "who commits and asks is told what it committed", key=key, sent=offset, known=known)
+        require(
+            offset in known, "a client that commits and then asks is told its commit", key=key, sent=offset, known=known
+        )
         self._counts["told what it committed"] += 1
         return True
 
     def committed(self, key: OffsetKey, offset: int, answer: Answer) -> None:
-        """A commit (15) of the only member of a group, none of whose other ones may still take effect."""
+        """Check a commit (15) of the only member of a group. No other commit of it may still take effect."""
         if answer.code == ResponseCode.SUCCESS and answer.seen is not None:
+            if TOPIC_CREATED_FIELD in answer.ext:
+                creations = sum(name == key[1] for name, _ in self._expected.incarnations)
+                require(creations > 1, "a commit is of an earlier creation of a topic only if there was one", key=key)
+                self._counts["commit of an earlier topic"] += 1
+                return
             known = self._expected.offsets[key].during(answer.seen.asked_at, self._now)
             require(offset in known, "a commit is acknowledged once it is applied", key=key, sent=offset, known=known)
 
     def end(self, topic: str, queue_id: int, answer: Answer) -> int | None:
-        """Where a queue ends (30); None if there is no answer."""
+        """Check the end of a queue (30). Return None without an answer."""
         if answer.code != ResponseCode.SUCCESS or answer.seen is None:
             return None
         found = int(answer.ext["offset"])
@@ -107,25 +119,25 @@ class QuestionJudge:
         return found
 
     def beginning(self, topic: str, queue_id: int, answer: Answer) -> None:
-        """The first offset of a queue (31): nothing that is kept lies before it."""
+        """Check the first offset of a queue (31): no kept message lies before it."""
         if answer.code != ResponseCode.SUCCESS or answer.seen is None:
             return
         found = int(answer.ext["offset"])
         known = self._expected.topics[topic].during(answer.seen.asked_at, self._now)
         if len(known) == 1 and known[0] is not None:
             skipped = known[0].skipped(queue_id, 0, found)
-            require(skipped is None, "a queue begins with the first message that is kept", found=found, skipped=skipped)
+            require(skipped is None, "a queue begins with its first kept message", found=found, skipped=skipped)
 
     def topic(self, name: str, answer: Answer) -> TopicConfig | None:
-        """A topic's configuration (351), None if it is denied or there is no answer."""
+        """Check a topic's configuration (351). Return None if the topic is denied or there is no answer."""
         if answer.code not in {ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST}:
             return None
         found = msgspec.json.decode(answer.body, type=TopicConfig) if answer.code == ResponseCode.SUCCESS else None
-        self._require(self._expected.configs[name], found, answer, "a topic is as it was made", name)
+        self._require(self._expected.configs[name], found, answer, "a topic is as the last change left it", name)
         return found
 
     def group(self, name: str, answer: Answer) -> SubscriptionGroupConfig | None:
-        """A consumer group's configuration (352), None if it is denied or there is no answer."""
+        """Check a consumer group's configuration (352). Return None if the group is denied or there is no answer."""
         if answer.code not in {ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}:
             return None
         found = (
@@ -133,22 +145,24 @@ class QuestionJudge:
             if answer.code == ResponseCode.SUCCESS
             else None
         )
-        self._require(self._expected.groups[name], found, answer, "a group is as it was made", name)
+        self._require(self._expected.groups[name], found, answer, "a group is as the last change left it", name)
         self._counts["group read"] += 1
         return found
 
     def message(self, stored: Stored, answer: Answer, *, by_key: bool) -> None:
-        """A message of a topic that comes and goes was looked for."""
+        """Check the lookup of a message of a topic that comes and goes."""
         seen = answer.seen
         if self._truth.group.rotten or seen is None or seen.passed_on:
             return
         known = self._expected.topics[stored.topic].within(seen.first_index, seen.last_index)
         if answer.code == ResponseCode.SUCCESS:
             found = [(operation_of(record.body), record.physical_offset) for record in iter_records(answer.body)]
-            require(found == [(stored.operation, stored.position)], "a lookup finds it", stored=stored, found=found)
+            require(
+                found == [(stored.operation, stored.position)], "a lookup finds the message", stored=stored, found=found
+            )
             require(
                 any(one is not None and one.created == stored.created for one in known),
-                "nothing of a deleted topic is found",
+                "no message of a deleted topic is found",
                 stored=stored,
                 by_key=by_key,
                 known=known,
@@ -159,7 +173,7 @@ class QuestionJudge:
             if len(group) == 1 and group[0] is not None and group[0].created == stored.created:
                 require(
                     group[0].skipped(stored.queue_id, stored.offset, stored.offset + 1) is None,
-                    "what is stored is found",
+                    "stored messages are found",
                     stored=stored,
                     by_key=by_key,
                 )

@@ -1,10 +1,10 @@
-"""Waits for quotas of reads, on a node: none is longer than it may be, whichever leaders a read has waited at.
+"""Judge of waits for read quotas on a node: no wait exceeds its limit, across all leaders at which a read has waited.
 
-How old a read is goes with it from node to node. Its client has given up soon after the time for which it asked to wait
-for messages, and as long as a read may wait for quotas.
+A forwarded read carries its age. Its limit is the time for which its client asked to wait for messages, plus the
+maximum wait for quotas. The client gives up soon after that.
 """
 
-# ruff: noqa: SLF001 - what is watched is what is private
+# ruff: noqa: SLF001 - watches private names
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger_sim.log.scheduler import Scheduler
 
 
 class QuotaWaits:
-    """The reads that wait for quotas in one life of a node."""
+    """Reads that wait for quotas in one life of a node."""
 
     def __init__(self, life: Life, scheduler: Scheduler, reads: Admission) -> None:
         self._life = life
@@ -28,7 +28,7 @@ class QuotaWaits:
         self._reads = reads
 
     def check(self) -> None:
-        """Raise `Violation` if a read waits too long; a node that stood still may be late by that."""
+        """Raise `Violation` if a read waits too long. A paused node may be late by the pause."""
         now, awake_s = self._life.environment.now(), self._scheduler.now - self._life.environment.paused_until
         for owner, meter in self._reads._meters.items():
             for read in meter.waiting:
@@ -36,7 +36,7 @@ class QuotaWaits:
                 age_s, patience_s = now - request.received, READ_HOLD_S + _polls_s(request)
                 require(
                     min(age_s - patience_s * CLOCK_ERROR, awake_s) < LATE_S,
-                    "a read waits for quotas no longer than its client expects, leaders before this one counted",
+                    "a read waits for quotas no longer than its client expects, including its waits at earlier leaders",
                     node=self._life.node.name,
                     owner=owner,
                     code=request.code,
@@ -46,7 +46,7 @@ class QuotaWaits:
 
 
 def _polls_s(request: Request) -> float:
-    """How long a read asks to wait for messages."""
+    """Return the time for which a read asks to wait for messages, in seconds."""
     ext = request.ext
     if request.code == RequestCode.POP_MESSAGE:
         asked_ms = int(ext["pollTime"])

@@ -1,4 +1,4 @@
-"""Producers that repeat idempotent sends: after every outcome that is not certain, and sometimes after one that is."""
+"""Producers that repeat idempotent sends: after every uncertain outcome, and sometimes after a certain outcome."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dledger_sim.brokers.workload import NOT_STORED, Workload
 
 MOST_ATTEMPTS: Final = 6
 AGAIN_SHARE: Final = 0.3
-"""The share of acknowledged sends that are repeated nevertheless, as by a client that has not read the answer."""
+"""Share of acknowledged sends that are repeated nevertheless, as if the client had not read the answer."""
 HASTE: Final = 0.1
-"""A repetition follows so much faster than another operation, so that it meets the first attempt in flight."""
+"""Factor for the pause before a repetition. It is short, so that the repetition meets the first attempt in flight."""
 
 
 AT_A_TIME: Final = (1, 1, 3, 8)
-"""Sends that begin together."""
+"""Number of sends that begin together."""
 
 
 @dataclass(slots=True, eq=False)
 class _Send:
-    """One send and its repetitions, which have the same fields and the same body."""
+    """Send with its repetitions, which have the same fields and the same body."""
 
     operations: list[int]
     queue_id: int
@@ -34,12 +34,13 @@ class _Send:
     body: bytes
     attempts: int = 0
     uncertain: bool = False
-    """An attempt may have been stored, or may still be."""
+    """True if an attempt may have been stored, or may still be stored."""
 
 
 class Repeater(Client):
-    """Sends to lasting topics, for what is repeated to a topic that was deleted and made again is stored again; often
-    several at a time, whose keys follow each other.
+    """Producer that repeats sends to lasting topics, often several at a time with consecutive keys.
+
+    It avoids topics that are deleted and made again: a repetition to such a topic is stored again.
     """
 
     def __init__(self, workload: Workload, number: int) -> None:
@@ -49,16 +50,16 @@ class Repeater(Client):
     def act(self) -> None:
         """Begin some sends."""
         topic = self.random.choice(sorted(self.workload.lasting))
-        self._sends = [self._begin(self.random, topic) for _ in range(self.random.choice(AT_A_TIME))]
+        self._sends = [self._make_send(self.random, topic) for _ in range(self.random.choice(AT_A_TIME))]
         for send in list(self._sends):
-            self._try(send)
+            self._attempt(send)
 
-    def _try(self, send: _Send) -> None:
+    def _attempt(self, send: _Send) -> None:
         send.attempts += 1
-        if not self.call(send.code, dict(send.ext), partial(self._done, send), body=send.body):
-            self._settled(send, again=True)
+        if not self.call(send.code, dict(send.ext), partial(self._handle_answer, send), body=send.body):
+            self._finish_attempt(send, again=True)
 
-    def _begin(self, random: Random, topic: str) -> _Send:
+    def _make_send(self, random: Random, topic: str) -> _Send:
         workload, settings = self.workload, self.workload.settings
         many = random.random() < settings.batch_share
         operations = [
@@ -69,20 +70,20 @@ class Repeater(Client):
         workload.truth.idempotent.update(dict.fromkeys(operations, operations[0]))
         return _Send(operations, queue_id, code, ext | {"idempotent": "true"}, body)
 
-    def _done(self, send: _Send, answer: Answer | None) -> None:
+    def _handle_answer(self, send: _Send, answer: Answer | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self.workload.sent(send.operations, send.queue_id, answer)
             send.uncertain = True
-            self._settled(send, again=self.random.random() < AGAIN_SHARE)
+            self._finish_attempt(send, again=self.random.random() < AGAIN_SHARE)
             return
         send.uncertain |= answer is None or answer.code not in NOT_STORED
-        self._settled(send, again=True)
+        self._finish_attempt(send, again=True)
 
-    def _settled(self, send: _Send, *, again: bool) -> None:
-        """An attempt has its outcome: make another one, or leave it at that."""
+    def _finish_attempt(self, send: _Send, *, again: bool) -> None:
+        """Handle the outcome of an attempt: make another attempt, or finish."""
         if again and send.attempts < MOST_ATTEMPTS:
             self.workload.counts["send repeated"] += 1
-            self.pause(partial(self._try, send), haste=HASTE)
+            self.pause(partial(self._attempt, send), haste=HASTE)
             return
         if not send.uncertain:
             self.workload.not_sent(send.operations)

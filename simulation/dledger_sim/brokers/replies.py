@@ -1,6 +1,6 @@
-"""Requesters, who wait for replies through one node or two, and repliers, who send them through any.
+"""Requesters, which wait for replies through one node or two, and repliers, which reply through any node.
 
-A requester hands its request to the repliers when it sends the message: how consumers get messages is another matter.
+A requester gives its request to the repliers when it sends the message. How consumers get messages is not tested here.
 """
 
 from __future__ import annotations
@@ -24,61 +24,66 @@ from dledger_sim.log.invariants import require
 
 GROUP: Final = "requesters"
 BEAT_SHARE: Final = 0.3
-"""Share of a requester's steps in which it says that it is there, through the other of its nodes as often as not."""
+"""Share of a requester's steps in which it sends a heartbeat, often through the second of its nodes."""
 DEAF_SHARE: Final = 0.05
-"""Share of replies that a requester does not say it has got, as many clients of RocketMQ."""
+"""Share of replies that a requester does not acknowledge, as many clients of RocketMQ do."""
 UNWANTED_SHARE: Final = 0.05
-"""Share of replies to clients that never were there."""
+"""Share of replies to clients that never existed."""
 FIRST_OF_THE_LAST: Final = 60
 """Number of the first client that asks and replies at the end."""
 HEARD_OF_S: Final = 1.0
 PATIENCE_S: Final = 20.0
-"""A whole group passes a reply on within so long: its nodes hear of a client, and of each other's."""
+"""Time limit within which a whole group delivers a reply, in seconds.
+
+Its nodes must learn of each other's clients by then.
+"""
 
 
 class Requester(Client):
-    """Sends messages that ask for a reply, and says over each of its connections that it is there."""
+    """Client that sends messages that ask for a reply, and sends heartbeats over each of its connections."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
-        self._asked = 0
-        self._second: SimConnection | None = None
+        self._request_count = 0
+        self._second_connection: SimConnection | None = None
 
     def connected(self, connection: SimConnection) -> None:
-        """Be known, and hear replies."""
+        """Send a heartbeat, and receive replies."""
         connection.on_push = partial(self.replied, connection)
-        self._beat(connection)
+        self._send_heartbeat(connection)
 
-    def _beat(self, connection: SimConnection) -> None:
+    def _send_heartbeat(self, connection: SimConnection) -> None:
         body = encode_heartbeat(HeartbeatData(self.name, [ProducerData(GROUP)], []))
-        connection.call(RemotingCommand(RequestCode.HEART_BEAT, body=body), self.workload.settings.timeout_s, _nothing)
+        connection.call(
+            RemotingCommand(RequestCode.HEART_BEAT, body=body), self.workload.settings.timeout_s, _ignore_answer
+        )
 
     def act(self) -> None:
-        """Ask, or say that it is there."""
+        """Ask, or send a heartbeat."""
         if self.random.random() < BEAT_SHARE:
-            self._beat_somewhere()
+            self._send_heartbeat_somewhere()
             self.pause()
         else:
-            self._ask()
+            self._send_request()
 
-    def _beat_somewhere(self) -> None:
-        """Say so over one of two connections, of which the second may lead to any node."""
-        if self.random.random() < 0.5 and self._second is not None and self._second.is_usable:
-            self._beat(self._second)
+    def _send_heartbeat_somewhere(self) -> None:
+        """Send a heartbeat over one of two connections. The second may lead to any node."""
+        if self.random.random() < 0.5 and self._second_connection is not None and self._second_connection.is_usable:
+            self._send_heartbeat(self._second_connection)
         elif self.random.random() < 0.5:
             first, self._connection = self._connection, None
-            if self._second is not None:
-                self._second.close()
-            self._believed, believed = self.random.choice(self.workload.group.settings.names), self._believed
-            self._second = self._connect()  # says so itself
-            self._connection, self._believed = first, believed
+            if self._second_connection is not None:
+                self._second_connection.close()
+            self._chosen_node, believed = self.random.choice(self.workload.group.settings.names), self._chosen_node
+            self._second_connection = self._connect()  # this sends a heartbeat
+            self._connection, self._chosen_node = first, believed
         elif (connection := self._connect()) is not None:
-            self._beat(connection)
+            self._send_heartbeat(connection)
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         workload, random = self.workload, self.random
-        self._asked += 1
-        asked = Asked(self.name, f"{self.name}/{self._asked}")
+        self._request_count += 1
+        asked = Asked(self.name, f"{self.name}/{self._request_count}")
         operation, queue_id = workload.next_operation(), random.randrange(workload.settings.queues)
         topic = random.choice(sorted(workload.lasting))
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
@@ -95,9 +100,9 @@ class Requester(Client):
             self.pause()
 
     def replied(self, connection: SimConnection, command: RemotingCommand) -> None:
-        """326: a reply; as a rule the node hears that it has come."""
+        """Receive a reply (326), and usually acknowledge it to the node."""
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        require(command.code == code, "a requester is told replies", found=command.code)
+        require(command.code == code, "a requester receives replies", found=command.code)
         properties = parse_properties(decode_ext(PushReplyHeader, command.ext).properties or "")
         asked = Asked(self.name, properties.get(CORRELATION_ID, ""))
         self.workload.replies.arrived(asked, operation_of(command.body))
@@ -106,10 +111,10 @@ class Requester(Client):
 
 
 class Replier(Client):
-    """Replies to requests, more than once to some, through the node it believes in."""
+    """Client that replies to requests through its chosen node, to some of them more than once."""
 
     def act(self) -> None:
-        """Reply."""
+        """Reply to a request."""
         waiting = self.workload.replies.waiting
         if not waiting:
             self.pause()
@@ -121,21 +126,21 @@ class Replier(Client):
             self.pause()
 
     def reply(self, asked: Asked, then: Callable[[], None], timeout_s: float | None = None) -> bool:
-        """Send a reply, and go on once it is answered, or not; False if its node cannot be reached."""
+        """Send a reply, and continue after its answer or time-out. Return False if its node cannot be reached."""
         workload, judge, number = self.workload, self.workload.replies, self.workload.next_operation()
         judge.sent(asked, number)
 
         def done(answer: Answer | None) -> None:
-            _judge(judge, number, answer)
+            _judge_answer(judge, number, answer)
             then()
 
         code, body = RequestCode.SEND_REPLY_MESSAGE_V2, encode_body(number, self.random.randint(0, 300))
-        ext = reply_fields(asked, self.random.choice(sorted(workload.lasting)))
+        ext = reply_fields(asked, self.random.choice(made_topics(workload) or sorted(workload.lasting)))
         return self.call(code, ext, done, body=body, timeout_s=timeout_s)
 
 
-def _judge(judge: ReplyJudge, number: int, answer: Answer | None) -> None:
-    """What a replier was told: that its reply has come, that it has not and will not, or neither."""
+def _judge_answer(judge: ReplyJudge, number: int, answer: Answer | None) -> None:
+    """Judge the answer to a replier: the reply has arrived, it has not and will not, or the outcome is unknown."""
     if answer is None:
         return
     is_direct = answer.seen is not None and not answer.seen.passed_on
@@ -146,18 +151,28 @@ def _judge(judge: ReplyJudge, number: int, answer: Answer | None) -> None:
 
 
 def reply_fields(asked: Asked, topic: str) -> dict[str, str]:
-    """The fields of a reply."""
+    """Return the fields of a reply."""
     fields = {"a": "repliers", "b": topic, "c": "nothing", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
     return {**fields, "i": marks(asked)}
 
 
 def marks(asked: Asked) -> str:
-    """The properties that make a message a request, and that bring a reply back."""
+    """Return the properties that make a message a request and that route a reply back."""
     return format_properties({CORRELATION_ID: asked.correlation, REPLY_TO_CLIENT: asked.client})
 
 
+def made_topics(workload: Workload) -> list[str]:
+    """Return the lasting topics that a client could create."""
+    return sorted(workload.lasting & workload.truth.topics.keys())
+
+
 def check_replied(group: SimGroup, workload: Workload) -> None:
-    """A whole group passes a reply on from every node to every node."""
+    """Check that a whole group delivers a reply from every node to every node.
+
+    A reply names a topic. If faults let no client create a topic, no reply is sent.
+    """
+    if not made_topics(workload):
+        return
     names = sorted(group.nodes)
     for number, (here, there) in enumerate((here, there) for here in names for there in names):
         requester = _LastRequester(workload, FIRST_OF_THE_LAST + 2 * number)
@@ -165,7 +180,7 @@ def check_replied(group: SimGroup, workload: Workload) -> None:
         workload.replies.ask(requester.asked)
         until = group.scheduler.now + PATIENCE_S
         while not requester.has_reply:
-            require(group.scheduler.now < until, "a whole group passes replies on", requester=here, replier=there)
+            require(group.scheduler.now < until, "a healed group forwards replies", requester=here, replier=there)
             requester.be_known_at(here)
             group.scheduler.run_until(group.scheduler.now + HEARD_OF_S)
             replier.reply_through(there, requester.asked)
@@ -173,7 +188,7 @@ def check_replied(group: SimGroup, workload: Workload) -> None:
 
 
 class _LastRequester(Requester):
-    """Waits for one reply, at one node."""
+    """Requester that waits for a single reply at one node."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
@@ -181,33 +196,32 @@ class _LastRequester(Requester):
         self.asked = Asked(self.name, f"{self.name}/last")
 
     def be_known_at(self, name: str) -> None:
-        """Say again that it is there."""
-        self._believed = name
+        """Send a heartbeat to a node again."""
+        self._chosen_node = name
         connection = self._connect()
         if connection is not None:
-            self._beat(connection)
+            self._send_heartbeat(connection)
 
     def replied(self, connection: SimConnection, command: RemotingCommand) -> None:
-        """See `Requester.replied`."""
         super().replied(connection, command)
         self.has_reply = True
 
 
 class _LastReplier(Replier):
-    """Replies through one node."""
+    """Replier that replies through one node."""
 
     def reply_through(self, name: str, asked: Asked) -> None:
         """Send a reply."""
-        if self._believed != name and self._connection is not None:
+        if self._chosen_node != name and self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._believed, self._no_forward = name, False
-        self.reply(asked, _nothing_more, PATIENCE_S)
+        self._chosen_node, self._no_forward = name, False
+        self.reply(asked, _do_nothing, PATIENCE_S)
 
 
-def _nothing(_answer: Answer | None) -> None:
-    """For whoever waits for no answer."""
+def _ignore_answer(_answer: Answer | None) -> None:
+    """Ignore an answer."""
 
 
-def _nothing_more() -> None:
-    """For whoever does nothing after it."""
+def _do_nothing() -> None:
+    """Do nothing afterwards."""

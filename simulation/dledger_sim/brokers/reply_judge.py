@@ -1,8 +1,8 @@
-"""Judge of replies: which of them requesters got, beside what repliers sent and were told.
+"""Judge of replies: compares the replies that requesters got with the replies that repliers sent, and with the answers.
 
-A reply comes to the client that it is for, as it was sent. A replier that is told so has been heard. One that the
-leader itself told how that went is not heard twice, nor after it was told that it is not. What another node passed on
-may have come twice, for that repeats what has no effect in the log: requesters take the first.
+A reply comes unchanged to its own client. If a replier gets a success, its reply has arrived. If the leader itself gave
+the outcome, the reply does not arrive twice, nor after a refusal. A forwarded reply may arrive twice: forwarding
+repeats requests that have no effect in the log. Requesters take the first reply.
 """
 
 from __future__ import annotations
@@ -14,74 +14,74 @@ from typing import Final
 from dledger_sim.log.invariants import require
 
 MOST_WAITING: Final = 20
-"""Requests that repliers choose from."""
+"""Maximum number of requests from which repliers choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: who waits for a reply to it, and its name."""
+    """Request: the client that waits for a reply, and the correlation id."""
 
     client: str
     correlation: str
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A reply: what it is for, and what became of it as far as anybody was told."""
+class _Reply:
+    """Reply: its request, and its outcome if an answer gave it."""
 
     to: Asked
     arrivals: int = 0
-    most: int | None = None
-    """How often it comes at the most, once its replier was told."""
+    max_arrivals: int | None = None
+    """Maximum number of arrivals, once its replier has an answer."""
 
 
 class ReplyJudge:
-    """Told of all requests and replies of a seed; replies are known by numbers."""
+    """Judge of all requests and replies of a seed. Replies are identified by numbers."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
-        self._sent: dict[int, _Sent] = {}
-        self._asked: set[Asked] = set()
+        self._replies: dict[int, _Reply] = {}
+        self._requests: set[Asked] = set()
         self.waiting: list[Asked] = []
-        """The latest requests."""
+        """Latest requests."""
 
     def ask(self, asked: Asked) -> None:
-        """A client waits for a reply."""
-        self._asked.add(asked)
+        """Note that a client waits for a reply."""
+        self._requests.add(asked)
         self.waiting = [*self.waiting[1 - MOST_WAITING :], asked]
 
     def sent(self, to: Asked, number: int) -> None:
-        """A replier sends a reply."""
-        self._sent[number] = _Sent(to)
+        """Note that a replier sends a reply."""
+        self._replies[number] = _Reply(to)
 
     def arrived(self, at: Asked, number: int) -> None:
-        """A client has got a reply, which says to what it is one."""
-        sent = self._sent.get(number)
-        require(sent is not None, "every reply is one that was sent", number=number)
-        assert sent is not None
-        require(at in self._asked, "a reply comes to the client that waits for it", at=at, number=number)
-        require(at == sent.to, "a reply comes as it was sent", at=at, to=sent.to, number=number)
-        sent.arrivals += 1
+        """Check a reply that has arrived at a client, which knows its request."""
+        reply = self._replies.get(number)
+        require(reply is not None, "every reply was sent by a replier", number=number)
+        assert reply is not None
+        require(at in self._requests, "a reply reaches the client that waits for it", at=at, number=number)
+        require(at == reply.to, "a reply arrives as it was sent", at=at, to=reply.to, number=number)
+        reply.arrivals += 1
         self._counts["reply arrived"] += 1
-        self._counts["reply arrived again"] += sent.arrivals > 1
-        self._judge(number, sent)
+        self._counts["reply arrived again"] += reply.arrivals > 1
+        self._judge(number, reply)
 
     def heard(self, number: int, *, is_direct: bool) -> None:
-        """A replier was told that its reply has arrived."""
-        sent = self._sent[number]
-        require(sent.arrivals > 0, "a replier that is told so was heard", number=number, to=sent.to)
+        """Check a reply whose replier was told that it arrived."""
+        reply = self._replies[number]
+        require(reply.arrivals > 0, "if a replier is answered 0, its reply was delivered", number=number, to=reply.to)
         self._counts["replier told that it was heard"] += 1
         if is_direct:
-            sent.most = 1
-            self._judge(number, sent)
+            reply.max_arrivals = 1
+            self._judge(number, reply)
 
     def refused(self, number: int, code: int) -> None:
-        """A replier was told by the leader that its reply has not arrived, and will not."""
-        sent = self._sent[number]
-        sent.most = 0
+        """Check a reply that the leader has refused: it must not arrive."""
+        reply = self._replies[number]
+        reply.max_arrivals = 0
         self._counts[f"reply refused with {code}"] += 1
-        self._judge(number, sent)
+        self._judge(number, reply)
 
-    def _judge(self, number: int, sent: _Sent) -> None:
-        enough = sent.most is None or sent.arrivals <= sent.most
-        require(enough, "a reply does not come again, nor once it was refused", number=number, sent=sent)
+    def _judge(self, number: int, reply: _Reply) -> None:
+        enough = reply.max_arrivals is None or reply.arrivals <= reply.max_arrivals
+        require(enough, "a reply does not arrive twice, nor after it was refused", number=number, sent=reply)

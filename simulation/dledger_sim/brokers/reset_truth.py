@@ -1,6 +1,6 @@
-"""Truth of resets: where groups are told to go on by the log, and which commits count meanwhile.
+"""Truth about resets: the offsets to which the log resets groups, and which commits count after a reset.
 
-A commit counts only if whoever made it has learned where to read after the last reset of the queue.
+A commit counts only if its client has learned where to read after the last reset of the queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUPS: Final = ("reset-0", "reset-1")
 
 
 class ResetTruth:
-    """Follows resets in the log. A reset's number is that of its entry; 0 stands for none."""
+    """Judge that follows resets in the log. A reset's number is the index of its entry; 0 means no reset."""
 
     def __init__(
         self,
@@ -34,30 +34,35 @@ class ResetTruth:
         self._expected = expected
         self._put_offset = put_offset
         self.pending: dict[OffsetKey, tuple[int, int]] = {}
-        """Resets that nobody has seen, as (offset, number)."""
+        """Resets that no client has seen, as (offset, number)."""
         self.told: Final[defaultdict[OffsetKey, History[int | None]]] = defaultdict(lambda: History(None))
-        """Where consumers are told to go on; None while no reset is pending."""
+        """Offset that consumers are given; None while no reset is pending."""
         self.done: Final[defaultdict[OffsetKey, list[tuple[int, int]]]] = defaultdict(list)
-        """All resets of a queue, as (number, offset that was asked for), the newest last."""
-        self._rests_on: dict[tuple[OffsetKey, int], int] = {}
+        """All resets of a queue, as (number, requested offset), newest last."""
+        self._resets_by_commit: dict[tuple[OffsetKey, int], int] = {}
+        self.watchers: list[Callable[[OffsetKey, int], None]] = []
+        """Callbacks for every reset, with the group's next offset. They are called when its entry is first applied."""
 
     def newest(self, key: OffsetKey) -> int:
-        """The number of a queue's last reset."""
+        """Return the number of a queue's last reset."""
         return self.done[key][-1][0] if self.done[key] else 0
 
     def has_reset(self, topic: str, queue_id: int) -> bool:
-        """Whether any group was reset in a queue."""
+        """Return whether any group was reset in a queue."""
         return any(resets and key[1:] == (topic, queue_id) for key, resets in self.done.items())
 
     def attempt(self, key: OffsetKey, offset: int, rests_on: int) -> None:
-        """A consumer is about to commit what it has read since it learned of the reset with this number."""
+        """Note that a consumer is about to commit an offset.
+
+        It reached the offset since it learned of the reset `rests_on`.
+        """
         self._expected.attempt(("offset", *key, offset))
-        self._rests_on[key, offset] = max(rests_on, self._rests_on.get((key, offset), 0))
+        self._resets_by_commit[key, offset] = max(rests_on, self._resets_by_commit.get((key, offset), 0))
 
     # ---------------------------------------------------------------- the log
 
     def see(self, command: ResetOffsets | SeeReset, index: int, moment: float) -> None:
-        """A group is reset, or a consumer has seen it."""
+        """Handle a command: a group is reset, or a consumer has seen the reset."""
         match command:
             case ResetOffsets(group=group, rows=rows):
                 for name, created, queue_id, offset in rows:
@@ -68,21 +73,23 @@ class ResetTruth:
                         self._put_offset(key, kept)
                         self._expected.committers[key].put(index, moment, None)
                         self.done[key].append((index, offset))
-                        self._put(key, (kept, index), index, moment)
+                        self._set_pending(key, (kept, index), index, moment)
                         self._happened["queue reset"] += 1
+                        for watcher in self.watchers:
+                            watcher(key, kept)
             case SeeReset(group=group, topic=name, queue_id=queue_id, number=number):
                 key = (group, name, queue_id)
                 if self.pending.get(key, (0, 0))[1] == number:
-                    self._put(key, None, index, moment)
+                    self._set_pending(key, None, index, moment)
                     self._happened["reset seen"] += 1
 
     def see_trim(self, name: str, queue_id: int, first: int, index: int, moment: float) -> None:
-        """A queue is trimmed: nobody is told to go on at what is gone."""
+        """Note a trim of a queue: no consumer may be sent to trimmed messages."""
         for key, (offset, number) in list(self.pending.items()):
             if key[1:] == (name, queue_id) and offset < first:
-                self._put(key, (first, number), index, moment)
+                self._set_pending(key, (first, number), index, moment)
 
-    def _put(self, key: OffsetKey, pending: tuple[int, int] | None, index: int, moment: float) -> None:
+    def _set_pending(self, key: OffsetKey, pending: tuple[int, int] | None, index: int, moment: float) -> None:
         self.told[key].put(index, moment, None if pending is None else pending[0])
         if pending is None:
             del self.pending[key]
@@ -90,25 +97,28 @@ class ResetTruth:
             self.pending[key] = pending
 
     def voids(self, key: OffsetKey, offset: int) -> bool:
-        """Whether a commit in the log has no effect; one that has must not rest on what was read before a reset."""
+        """Return whether a commit in the log has no effect.
+
+        A commit with effect must not rest on reads before a reset.
+        """
         if key in self.pending:
             self._happened["commit voided by a reset"] += 1
             return True
         if key in self.done:
             require(
-                self._rests_on.get((key, offset), 0) >= self.newest(key),
-                "no commit that rests on what was read before a reset undoes it",
+                self._resets_by_commit.get((key, offset), 0) >= self.newest(key),
+                "no commit of reads before a reset undoes the reset",
                 key=key,
                 offset=offset,
                 resets=self.done[key],
-                rests_on=self._rests_on.get((key, offset)),
+                rests_on=self._resets_by_commit.get((key, offset)),
             )
         return False
 
     # ---------------------------------------------------------------- replicas
 
     def compare(self, node: str, index: int, state: BrokerState) -> None:
-        """A replica's resets once the newest entry, at `index`, is applied."""
+        """Compare a replica's resets after it has applied the newest entry, at `index`."""
         found = dict(state.table(RESETS).pending)
         require(
             found == self.pending,

@@ -1,4 +1,4 @@
-"""Consumers that cannot handle messages: they send them back (36), take them in again, and give some up in the end."""
+"""Consumers that fail to handle messages: they send them back (36), receive them again, and finally give some up."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dledger_sim.brokers.sent_back import Copy, SentBackTruth, copy_in
 from dledger_sim.brokers.workload import Workload
 
 MOST_KEPT: Final = 16
-"""Messages that were pulled and not sent back yet."""
+"""Maximum number of messages that were pulled and not sent back yet."""
 LEVELS_S: Final = {1: 1.0, 2: 5.0}
 BY_TIMES: Final = 0
-"""The level that says: the longer, the more often it came; at first level 3."""
+"""Level whose delay grows with the number of deliveries. It begins with level 3."""
 FIRST_BY_TIMES_S: Final = 10.0
 DEAD: Final = -1
 TWICE_SHARE: Final = 0.1
-"""The share of messages that are sent back twice at once, as by a client that has not read the first answer."""
+"""Share of messages that are sent back twice at once, as if the client had not read the first answer."""
 
 
 class Retrier(Client):
-    """The only member of its group: pulls from a lasting topic and from what comes again, and sends much of it back."""
+    """The only member of its group. It pulls from a lasting topic and its retry topic, and sends many messages back."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
@@ -40,7 +40,7 @@ class Retrier(Client):
         self._records: deque[MessageRecord] = deque(maxlen=MOST_KEPT)
 
     def act(self) -> None:
-        """Pull, or send something back."""
+        """Pull, or send a message back."""
         if self._records and self.random.random() < 0.6:
             self._send_back(self._records.popleft())
         else:
@@ -62,7 +62,7 @@ class Retrier(Client):
             self.pause()
 
     def _send_back(self, record: MessageRecord) -> None:
-        level, delay_s = self._level(record)
+        level, delay_s = self._draw_level(record)
         is_dead = level == DEAD or record.reconsume_times >= self._limit
         topic = dead_letter_topic(self.group_name) if is_dead else retry_topic(self.group_name)
         copy = copy_in(topic, operation_of(record.body), record.reconsume_times + 1)
@@ -88,8 +88,8 @@ class Retrier(Client):
             truth.refuse(copy)
             self.pause()
 
-    def _level(self, record: MessageRecord) -> tuple[int, float]:
-        """How a message is sent back, and after how many seconds it may come again."""
+    def _draw_level(self, record: MessageRecord) -> tuple[int, float]:
+        """Return the level with which a message is sent back, and its delay in seconds."""
         chance = self.random.random()
         if chance < 0.1:
             return DEAD, 0.0
@@ -100,7 +100,7 @@ class Retrier(Client):
 
 
 def hear(truth: SentBackTruth, copy: Copy, answer: Answer | None) -> None:
-    """What a consumer is told of a message that it has sent back."""
+    """Handle the answer to a consumer that has sent a message back."""
     if answer is not None and answer.code == ResponseCode.SUCCESS:
         truth.happened["message sent back"] += 1
         truth.answer(copy)

@@ -1,4 +1,4 @@
-"""Scenario of a run of brokers, made from a seed: its clients, how much they do, and how small everything is."""
+"""Scenario of a run of brokers, drawn from a seed: its clients, their activity, and the sizes of everything."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from dledger_broker.features.retention.policy import WHEN_FULL
 from dledger_sim.brokers.obstacles import Obstacles
 from dledger_sim.brokers.service import BrokerSettings
 from dledger_sim.brokers.trial import BrokerTrial
 from dledger_sim.brokers.workload import ClientSettings
 from dledger_sim.log.cases import Limits
-from dledger_sim.log.modes import draw_lossless_plan, with_rot
+from dledger_sim.log.modes import draw_lossless_plan, with_rot, with_rotten_views
 from dledger_sim.log.plan import Plan, draw_plan
 
+SMALL_LIMITS: Final = {
+    "max_forward_bytes": (2_048, 16 << 10),
+    "max_open_halves": (3, 20),
+    "max_relayed_calls": (1, 4),
+    "max_request_modes": (2, 5),
+    "max_pending_resets": (1, 2),
+}
+"""Small values for limits that clients can then reach."""
+LIMITED_SHARE: Final = 0.3
+"""Share of the seeds in which each of these limits is small."""
 SHORT_WINDOWS_MS: Final = (500, 1500, 5000)
 LEASE_SHARES: Final = (0.15, 0.3)
-"""So that leases end while a seed runs, and yet leave room for clocks that run at other speeds."""
+"""Shares of the usual lease. Leases end while a seed runs, and still leave room for clocks of other speeds."""
 
 
 CLIENTS: Final = (
@@ -52,19 +63,28 @@ CLIENTS: Final = (
 
 
 class BrokerScenario:
-    """See `dledger_sim.log.scenario.Scenario`.
+    """`Scenario` of brokers. Each flag adds clients or conditions:
 
-    With `repeats` there are repeated sends, and readers that pin the log, besides; with `forgets` the log remembers
-    sends for a short time only; with `races` there are clients that commit through two nodes at once; with `halves`
-    there are producers of transactions, with `delays` messages that are to be delivered later, with `locks` members of
-    a group that lock queues, for shorter than usual, with `retries` consumers that send messages back, with `pops`
-    consumers that pop, with `replies` producers that wait for replies, and those who send them, with `assignments`
-    administrators who say how groups consume topics, with `resets` groups that are reset while their members run, with
-    `classes` consumers for which a class filter chooses, whose process dies now and then, with `quotas` producers that
-    send, and consumers that read, more than administrators let them, with `accounts` producers that sign for accounts
-    whose rights come and go, with `aliases` producers that send through write aliases, and consumers that read where
-    they are told. With `swarm` each seed has some of all other kinds of clients besides, and some obstacles. With
-    `modes` the groups are of those kinds that `draw_lossless_plan` has, with `rot` their small files rot.
+    - `repeats`: repeated sends, and readers that pin the log
+    - `forgets`: the log remembers sends for a short time only
+    - `races`: clients that commit through two nodes at once
+    - `halves`: producers of transactions
+    - `delays`: delayed messages
+    - `locks`: members of a group that lock queues, with shorter leases than usual
+    - `retries`: consumers that send messages back
+    - `pops`: consumers that pop
+    - `replies`: producers that wait for replies, and clients that reply
+    - `assignments`: administrators who set how groups consume topics
+    - `resets`: groups that are reset while their members run
+    - `classes`: consumers with a class filter whose process dies now and then
+    - `quotas`: producers and consumers that exceed their quotas
+    - `accounts`: producers that sign for accounts whose rights change
+    - `aliases`: producers that send through write aliases, and consumers that follow suggestions
+    - `crowds`: files of others on the disks, under both limits of retention
+    - `swarm`: some further kinds of clients in each seed, and some obstacles
+    - `modes`: groups as `draw_lossless_plan` draws them
+    - `rot`: rotting small files
+    - `rotten_views`: rotting files that are derived from the log
     """
 
     def __init__(
@@ -87,7 +107,9 @@ class BrokerScenario:
         quotas: bool = False,
         accounts: bool = False,
         aliases: bool = False,
+        crowds: bool = False,
         modes: bool = False,
+        rotten_views: bool = False,
         rot: bool = False,
     ) -> None:
         self.name = name
@@ -107,16 +129,21 @@ class BrokerScenario:
         self._quotas = quotas
         self._accounts = accounts
         self._aliases = aliases
+        self._crowds = crowds
         self._modes = modes
         self._rot = rot
+        self._rotten_views = rotten_views
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
-        """See `Scenario.plan`."""
+        """Draw a seed's group and faults."""
         plan = draw_lossless_plan(random, kinds) if self._modes else draw_plan(random, kinds)
+        if self._rotten_views:
+            return with_rotten_views(plan)
         return with_rot(plan) if self._rot else plan
 
     def draw(self, random: Random, limits: Limits) -> BrokerTrial:
-        """See `Scenario.draw`."""
+        """Draw a seed's clients."""
+        limited = {} if limits.usual else _small_limits(random)
         settings = ClientSettings(
             producers=random.choice((1, 2, 4)),
             consumers=random.choice((1, 2, 3)),
@@ -198,6 +225,8 @@ class BrokerScenario:
         brokers = replace(brokers, class_filters=self._classes, access=self._accounts)
         if self._aliases:
             settings, brokers = _aliased(random, settings, brokers)
+        if self._crowds:
+            settings, brokers = _crowded(random, settings, brokers)
         obstacles = Obstacles()
         if self._swarm:
             settings, brokers, obstacles = _swarm(random, settings, brokers)
@@ -208,15 +237,27 @@ class BrokerScenario:
             settings = replace(settings, retriers=random.choice((1, 2, 4)))
         if self._forgets:
             brokers = replace(brokers, idempotent_window_ms=random.choice(SHORT_WINDOWS_MS))
+        brokers = replace(brokers, limits=limited)
         if limits.clients is not None:
             settings = replace(settings, **{kind: min(getattr(settings, kind), limits.clients) for kind in CLIENTS})
         return BrokerTrial(random, settings, brokers, limits.operations, obstacles)
 
 
+def _small_limits(random: Random) -> dict[str, int]:
+    """Draw small limits from a separate source, so that a seed keeps its other draws."""
+    own = Random()
+    own.setstate(random.getstate())
+    own = Random(f"{own.random()} limits")
+    return {key: own.choice(values) for key, values in SMALL_LIMITS.items() if own.random() < LIMITED_SHARE}
+
+
 def _aliased(
     random: Random, settings: ClientSettings, brokers: BrokerSettings
 ) -> tuple[ClientSettings, BrokerSettings]:
-    """Topics of one queue have no aliases; nodes hold a send for as long as an election may take."""
+    """Return settings for write aliases.
+
+    Topics of one queue have no aliases. Nodes hold a send for as long as an election may take.
+    """
     settings = replace(
         settings,
         producers=1,
@@ -229,10 +270,24 @@ def _aliased(
     return settings, replace(brokers, write_aliases=True, follower_reads=reads, forward_hold_ms=2000)
 
 
+def _crowded(
+    random: Random, settings: ClientSettings, brokers: BrokerSettings
+) -> tuple[ClientSettings, BrokerSettings]:
+    """Return settings with both limits of retention, any reaction to a full disk, delayed messages, crowded disks."""
+    settings = replace(settings, producers=2, delayers=random.choice((0, 1, 2)), padding_bytes=3000, think_s=0.05)
+    return settings, replace(
+        brokers,
+        retention_ms=random.choice((6_000, 10_000, 1 << 40)),
+        retention_bytes=random.choice((0, 200 << 10, 600 << 10)),
+        when_full=random.choice(WHEN_FULL),
+        crowded=True,
+    )
+
+
 def _swarm(
     random: Random, settings: ClientSettings, brokers: BrokerSettings
 ) -> tuple[ClientSettings, BrokerSettings, Obstacles]:
-    """Some kinds at a time find more than all of them always."""
+    """Return settings with some more kinds of clients. A few kinds in each seed find more than all kinds in all."""
     tenants = random.choice((0, 1, 3))
     settings = replace(
         settings,

@@ -1,8 +1,9 @@
-"""Truth about messages that consumers send back, read from the log beside what consumers asked for and were told.
+"""Truth about messages that consumers send back: compares the log with the consumers' requests and their answers.
 
-- What is sent back is stored once for each request (36) that is answered 0, and at most once more for each of unknown
-  outcome; never for one that is refused. Either it waits for the group's retry topic, or it is a dead letter.
-- It comes again as often as it waits, and not before its delay is over.
+- A message that is sent back is stored once the request (36) is answered 0. It is stored at most once per request that
+  was not refused. A leader that remembers the message makes no second copy.
+- A copy either waits for the group's retry topic, or is a dead letter.
+- A message is redelivered as often as its copies wait, and only after its delay.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from dledger_sim.log.invariants import require
 
 _TIMES: Final = struct.Struct(">i")
 _TIMES_AT: Final = 72
-"""In a record."""
+"""Offset of the number of deliveries within a record, in bytes."""
 
 
 class Copy(NamedTuple):
-    """A message as it is stored when a group sends it back, delivered `times` times by then."""
+    """Message in the form that is stored when a group sends it back, after `times` deliveries."""
 
     group: str
     operation: int
@@ -29,7 +30,10 @@ class Copy(NamedTuple):
 
 
 def copy_in(topic: str, operation: int, times: int) -> Copy | None:
-    """What a record of a topic is, or will be when it has waited; None if it was sent."""
+    """Return the copy that a record of a topic is, or will be after its wait.
+
+    Return None for a message of a producer.
+    """
     if is_retry_topic(topic):
         return Copy(topic.removeprefix(RETRY_PREFIX), operation, times, is_dead=False)
     if is_dead_letter_topic(topic):
@@ -38,98 +42,91 @@ def copy_in(topic: str, operation: int, times: int) -> Copy | None:
 
 
 def copy_at(records: bytes, place: int, topic: str, operation: int) -> Copy | None:
-    """The same of the record that begins at a place."""
+    """Return the copy of the record that begins at a place."""
     return copy_in(topic, operation, _TIMES.unpack_from(records, place + _TIMES_AT)[0])
 
 
 class SentBackTruth:
-    """Told of every copy in the log, of every request for one and of its answer; `happened` counts what there was.
+    """Judge of every copy in the log, and of every request for a copy and its answer. `happened` counts rare events.
 
-    Of groups that have sent nothing back it says nothing: what they popped comes again, too (`pop_truth`).
+    It ignores groups that have sent no message back: messages that they popped come again too (`pop_truth`).
     """
 
     def __init__(self, happened: Counter[str]) -> None:
         self.happened = happened
-        self._asked: Counter[Copy] = Counter()
-        self._refused: Counter[Copy] = Counter()
-        self._answered: Counter[Copy] = Counter()
-        self._stored: Counter[Copy] = Counter()
-        """How many wait, waited, or are dead letters."""
-        self._delivered: Counter[Copy] = Counter()
-        self._due: dict[Copy, float] = {}
+        self._request_counts: Counter[Copy] = Counter()
+        self._refusal_counts: Counter[Copy] = Counter()
+        self._stored_counts: Counter[Copy] = Counter()
+        """Number of copies that wait, have waited, or are dead letters."""
+        self._delivery_counts: Counter[Copy] = Counter()
+        self._due_times: dict[Copy, float] = {}
         self._groups: set[str] = set()
-        self._changed: Final[set[Copy]] = set()
+        self._changed_copies: Final[set[Copy]] = set()
 
-    # ---------------------------------------------------------------- what consumers ask for, and are told
+    # ---------------------------------------------------------------- requests of consumers, and their answers
 
     def ask(self, copy: Copy, due: float = 0.0) -> None:
-        """A consumer is about to send a message back; it is not to come again before `due`, simulated seconds."""
+        """Note that a consumer is about to send a message back.
+
+        It must not come again before `due`, in simulated seconds.
+        """
         self._groups.add(copy.group)
-        self._asked[copy] += 1
-        self._due[copy] = min(due, self._due.get(copy, due))
+        self._request_counts[copy] += 1
+        self._due_times[copy] = min(due, self._due_times.get(copy, due))
 
     def refuse(self, copy: Copy) -> None:
-        """A consumer was told that nothing came of one of its requests."""
-        self._refused[copy] += 1
-        self._check(copy)
+        """Note that a consumer's request was refused, so that it had no effect."""
+        self._refusal_counts[copy] += 1
+        self._check_copy(copy)
 
     def answer(self, copy: Copy) -> None:
-        """A consumer was told that its message is stored."""
-        self._answered[copy] += 1
-        require(
-            self._stored[copy] >= self._answered[copy],
-            "what is sent back is stored once it is answered",
-            copy=copy,
-            stored=self._stored[copy],
-            answered=self._answered[copy],
-        )
+        """Check a message that was answered as stored."""
+        require(self._stored_counts[copy] >= 1, "a message that is sent back is stored once it is answered", copy=copy)
 
     # ---------------------------------------------------------------- the log
 
     def see_waiting(self, copy: Copy) -> None:
-        """One waits; it may have been moved, of which the same entry tells."""
-        self._stored[copy] += 1
-        self._changed.add(copy)
+        """Note that a copy waits. If it was moved, the same entry has the move from its old place."""
+        self._stored_counts[copy] += 1
+        self._changed_copies.add(copy)
 
     def see_moved(self, copy: Copy) -> None:
-        """One does not wait where it did."""
-        self._stored[copy] -= 1
+        """Note that a copy no longer waits at its old place."""
+        self._stored_counts[copy] -= 1
 
     def see_record(self, copy: Copy, moment: float) -> None:
-        """A record stands in a retry topic, or among dead letters, from a moment on; `moment` is the latest it can be
-        by the clock of nobody.
-        """
+        """Check a record in a retry topic or a dead-letter topic. `moment` is the latest possible time by any clock."""
         if copy.group not in self._groups:
             return
         if copy.is_dead:
             self.happened["dead letter"] += 1
-            self._stored[copy] += 1
-            self._changed.add(copy)
+            self._stored_counts[copy] += 1
+            self._changed_copies.add(copy)
             return
         self.happened["message came again"] += 1
-        self._delivered[copy] += 1
+        self._delivery_counts[copy] += 1
         require(
-            self._delivered[copy] <= self._stored[copy],
-            "a message comes again as often as it was sent back",
+            self._delivery_counts[copy] <= self._stored_counts[copy],
+            "a message is delivered again as often as it was sent back",
             copy=copy,
-            came=self._delivered[copy],
-            stored=self._stored[copy],
+            came=self._delivery_counts[copy],
+            stored=self._stored_counts[copy],
         )
-        due = self._due.get(copy, 0.0)
-        require(moment >= due, "nothing comes again before its delay is over", copy=copy, due=due, at=moment)
+        due = self._due_times.get(copy, 0.0)
+        require(moment >= due, "no message is delivered again before its delay is over", copy=copy, due=due, at=moment)
 
     def check_entry(self) -> None:
-        """All of an entry was seen."""
-        while self._changed:
-            self._check(self._changed.pop())
+        """Check the copies of an entry after all of it was seen."""
+        while self._changed_copies:
+            self._check_copy(self._changed_copies.pop())
 
-    def _check(self, copy: Copy) -> None:
-        most = self._asked[copy] - self._refused[copy]
+    def _check_copy(self, copy: Copy) -> None:
+        max_stored = self._request_counts[copy] - self._refusal_counts[copy]
         require(
-            self._stored[copy] <= most or copy.group not in self._groups,
-            "what is sent back is stored once for each request that was not refused",
+            self._stored_counts[copy] <= max_stored or copy.group not in self._groups,
+            "a message that is sent back is stored once for each request that was not refused",
             copy=copy,
-            stored=self._stored[copy],
-            asked=self._asked[copy],
-            refused=self._refused[copy],
+            stored=self._stored_counts[copy],
+            asked=self._request_counts[copy],
+            refused=self._refusal_counts[copy],
         )

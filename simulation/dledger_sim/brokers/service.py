@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
+from dledger_base.invariants import InvariantError
 from dledger_broker.addresses import Address
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import BrokerConfig
@@ -24,7 +24,7 @@ from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.retention.job import Retention
-from dledger_broker.features.retention.policy import RetentionPolicy
+from dledger_broker.features.retention.policy import REFUSE, RetentionPolicy
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
@@ -33,6 +33,7 @@ from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
 from dledger_broker.testing.access import guard
 from dledger_broker.testing.databases import MemoryDatabases
+from dledger_broker.views.timefile import NAME as TIME_INDEX
 from dledger_remoting.frame import FrameBounds
 from dledger_remoting.hosts import HostAddress
 from dledger_sim.brokers.account_truth import KEYS
@@ -53,20 +54,26 @@ HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 10911
 PORT_STEP: Final = 10
 LAG_BYTES: Final = 8 << 10
-"""Where only consumers that lag read from followers, these do."""
+"""Lag in bytes from which consumers read from followers, where only lagging consumers do so."""
 CHUNK_BYTES: Final = 200
-"""A snapshot of some 4 KB is sent in pieces, and these are more than may wait for the receiver's disk."""
+"""Size of a snapshot's chunk, in bytes.
+
+A snapshot of about 4 KB has more chunks than may wait for the receiver's disk.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Sizes and delays of the nodes; small, so that files roll and checkpoints move all the time.
+    """Sizes and delays of the nodes. They are small, so that files roll and checkpoints move all the time.
 
-    Messages older than `retention_ms` go, by wall clocks that may jump and drift.  All nodes have `features`, but for
-    those of another version: a node that is in `other_features` when it starts has these. Leases of locks, and what
-    clients believe in, are so much shorter than usual: `lease_share`. With `class_filters` they have the one class of
-    `classes`, with `access` they judge requests by the accounts of `account_truth`. Their topics have `write_aliases`,
-    and consumers are sent to followers, if told to: `follower_reads`.
+    Retention deletes messages older than `retention_ms`, by wall clocks that may jump and drift, and the oldest beyond
+    `retention_bytes`. It deletes others only as `when_full` says. Disks are `crowded` by files of others (see
+    `crowds`).
+
+    All nodes have `features`, except nodes of another version: a node in `other_features` starts with its features
+    there. `lease_share` is the factor for the leases of locks, and for the beliefs of clients. With `class_filters`
+    nodes have the single class of `classes`. With `access` they check requests against the accounts of `account_truth`.
+    Topics may have `write_aliases`. `follower_reads` says which consumers are sent to followers.
     """
 
     units_per_file: int = 16
@@ -78,6 +85,9 @@ class BrokerSettings:
     forward_hold_ms: int = 2000
     quorum_timeout_ms: int = 2500
     retention_ms: int = 5000
+    retention_bytes: int = 0
+    when_full: str = REFUSE
+    crowded: bool = False
     idempotent_window_ms: int = 120_000
     transaction_timeout_ms: int = 2000
     transaction_check_interval_ms: int = 1000
@@ -87,22 +97,24 @@ class BrokerSettings:
     access: bool = False
     write_aliases: bool = False
     follower_reads: str = "off"
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Keys of the configuration that limit clients, where they are not as usual."""
     features: tuple[Feature, ...] = FEATURES
     other_features: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
 
 def address_of(name: str) -> HostAddress:
-    """A node's client address."""
+    """Return a node's client address."""
     return HostAddress(HOST, FIRST_PORT + PORT_STEP * int(name[1:]))
 
 
 def node_at(address: str) -> str:
-    """The node that has a port, of its own or of its write alias."""
+    """Return the node that has a port, as its own or for its write alias."""
     return f"n{(int(address.rpartition(':')[2]) - FIRST_PORT) // PORT_STEP}"
 
 
 class SimBroker:
-    """One life's broker; implements `dledger_sim.log.service.Service`."""
+    """Broker of one life of a node. It implements `dledger_sim.log.service.Service`."""
 
     def __init__(
         self,
@@ -119,7 +131,7 @@ class SimBroker:
             broker_group=BROKER_GROUP,
             node_id=name,
             data_dir=Path("unused"),
-            trace_topic=False,  # nobody traces here
+            trace_topic=False,  # no simulated client traces
             secret_file=Path("unused"),
             port=address.port,
             peers={peer: _peer_address(peer) for peer in sorted(life.node.config.peers) if peer != name},
@@ -132,12 +144,14 @@ class SimBroker:
             transaction_check_max=settings.transaction_check_max,
             class_filters={CLASS_NAME: TARGET} if settings.class_filters else {},
             write_aliases=settings.write_aliases,
+            **settings.limits,  # type: ignore[arg-type]
             follower_reads=settings.follower_reads,
             follower_reads_behind_bytes=LAG_BYTES,
         )
         self._life = life
         self._obstacles = obstacles
         self._truth = truth
+        self.databases = databases
         self.counters = BrokerCounters()
         self.broker = BrokerMachine(
             "",
@@ -169,9 +183,11 @@ class SimBroker:
         if settings.access:
             guard(self.service, self.broker, KEYS)
         self.registrar = Registrar(self.broker, group, config)
-        """Says what name servers are to know; they are told by `name_server`."""
+        """Source of registrations at name servers. `name_server` reads it."""
         self.retention = self.service.parts[Retention]
-        kept = RetentionPolicy(max_age_ms=settings.retention_ms)
+        kept = RetentionPolicy(
+            max_age_ms=settings.retention_ms, max_log_bytes=settings.retention_bytes, when_full=settings.when_full
+        )
         self.retention.policy = lambda: kept
         if settings.class_filters:
             worker = MortalWorker(Random(f"{name} {life.node.lives} classes"), truth.happened)
@@ -193,33 +209,36 @@ class SimBroker:
         self.machine.checks.append(self._check_time_index)
         self.machine.checks.append(QuotaWaits(life, scheduler, self.service.parts[QuotaRequests].reads).check)
         self.reign = 0
-        """A number of its own for each time that this node leads and is ready without a break; 0 while it is not."""
+        """Number of the present reign, 0 while the node does not lead or is not ready.
+
+        It is unique for each time that the node leads and is ready without a break.
+        """
         self._reigns = 0
         self.is_deaf = False
-        """It stops, and reads nothing more of what comes over its connections."""
+        """True if the node stops, and reads nothing more from its connections."""
         self.connections: dict[SimConnection, None] = {}
-        """The connections over which requests came."""
+        """Connections over which requests came."""
         self.broker.on_leadership_changed.append(self._on_leadership)
 
     def _check_time_index(self) -> None:
         require(not self._time_index.mismatches, "the time index agrees with the state", node=self._life.node.name)
 
     def _failed(self, what: str) -> None:
-        """What mends a fault in a real process must not hide it here."""
+        """Report a failure that a real process repairs by itself. The repair must not hide the failure here."""
         error = InvariantError(f"{what} met an exception that nobody expected")
         self._life.environment.loop.call_exception_handler({"exception": error})
 
     def start(self) -> None:
-        """See `Service.start`."""
+        """Start the broker, with small chunks of snapshots."""
         self._life.replica.snapshots.chunk_bytes = CHUNK_BYTES
         self.service.start()
 
     def leave(self) -> None:
-        """See `Service.leave`."""
+        """Send clients elsewhere, and answer waiting requests."""
         self.service.release()
 
     def stop(self, done: Callable[[], None]) -> None:
-        """See `Service.stop`."""
+        """Stop the broker in an orderly way, then call `done`."""
 
         async def close() -> None:
             leads = self.reign and not self._obstacles.busy_share and not self._truth.disks_filled
@@ -238,13 +257,27 @@ class SimBroker:
     def _close_intake(self) -> None:
         self.is_deaf = True
 
+    def rot_rows(self, where: float, how: str) -> bool:
+        """Damage the time index. Return False without a time index, or if it has no row."""
+        databases = self.databases
+        if how == "lost":
+            return databases.lose(TIME_INDEX)
+        if how == "sector":
+            return databases.cut(TIME_INDEX, where)
+        if how == "unreadable":
+            return databases.make_unreadable(TIME_INDEX)
+        return databases.rot_row(TIME_INDEX, where)
+
     def trim(self, position: int) -> None:
-        """See `Service.trim`; what is pinned, and messages that are not due yet, stay, unless a disk is too full."""
+        """Trim up to a position as leader.
+
+        Pinned and pending messages stay: the trim waits until pending messages have been moved.
+        """
         handle, trimming = self.broker.jobs.handle_of(self.retention.name), self.retention.trimming
         pinned = self.service.parts[PinRequests].proposed.lowest(self._life.environment.wall_ms())
         moves = self.service.parts[DueMessages].moves
         if handle is not None and not trimming.is_busy and (pinned is None or position <= pinned):
-            moves.want(position, disk_full=False)
+            moves.request(position, disk_full=False)
             if moves.is_free_below(position):
                 trimming.trim(handle, position)
 
@@ -254,12 +287,12 @@ class SimBroker:
         self.reign = self._reigns if leadership.ready else 0
 
     def on_frames(self, origin: SimConnection, data: bytes, frames: list[FrameBounds]) -> None:
-        """Requests came over a connection."""
+        """Handle requests that came over a connection."""
         self.connections[origin] = None
         self.service.requests.on_frames(origin, data, frames)
 
     def on_closed(self, origin: SimConnection) -> None:
-        """A client has closed its connection."""
+        """Handle a connection that its client has closed."""
         self.service.channel_lost(origin)
 
 

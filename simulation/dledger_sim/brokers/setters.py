@@ -1,6 +1,6 @@
-"""Administrators who set something and ask what is set. And their judge.
+"""Administrators who set something and query it. With their judge.
 
-What was set is told by whoever leads, until it is set to something else.
+Every leader reports the last setting until another is set.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from dledger_sim.log.invariants import require
 
 T = TypeVar("T")
 Told = Callable[[Answer], None]
-"""Told an answer that refuses nothing."""
+"""Callback for a successful answer."""
 
 
 class Setter(Client):
-    """One of them; a subclass says what is set, in `act`."""
+    """Administrator of settings. A subclass chooses the setting in `act`."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self._numbers = 0
 
     def next_number(self) -> int:
-        """One that tells a change from all others, of other administrators too."""
+        """Return a number that identifies a change among all administrators."""
         self._numbers += 1
         return 1_000 * self._numbers + self.number
 
     def change(self, code: int, change: Change, told: Told, *, ext: dict[str, str], body: bytes = b"") -> None:
-        """Ask for a change, and go on once it is answered."""
+        """Request a change, and continue after its answer."""
         expected = self.workload.truth.expected
         expected.attempt(change)
 
@@ -51,7 +51,7 @@ class Setter(Client):
             self.pause()
 
     def ask(self, code: int, told: Told, *, body: bytes = b"") -> None:
-        """Ask a question, and go on once it is answered."""
+        """Ask a question, and continue after its answer."""
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -62,7 +62,7 @@ class Setter(Client):
             self.pause()
 
     def require_known(self, history: History[T], found: T, answer: Answer, promise: str, **facts: object) -> None:
-        """What an answer tells held at some moment since the question."""
+        """Check that the value in an answer held at some moment since the question."""
         if answer.seen is not None:
             known = history.during(answer.seen.asked_at, self.workload.group.scheduler.now)
             require(found in known, promise, found=found, known=known, **facts)

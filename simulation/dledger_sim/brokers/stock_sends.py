@@ -1,4 +1,4 @@
-"""Judge of what stock producers are told, of write aliases above all."""
+"""Judge of the answers to stock producers, mainly for write aliases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger_sim.log.invariants import require
 
 
 class Place(NamedTuple):
-    """Where a producer may send to: a broker of the route, whose queue `queue_id` is."""
+    """Place to which a producer may send: a queue of a broker in the route."""
 
     broker: str
     node: str
@@ -23,19 +23,28 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class StockSends:
-    """What all stock producers of a seed have sent, and where clients learn of routes."""
+    """Sends of all stock producers of a seed, and the name server of their routes."""
 
     name_server: NameServer = field(default_factory=NameServer)
     attempts: Counter[int] = field(default_factory=Counter)
-    """How often a send was tried, by its first operation."""
+    """Number of attempts of each send, by its first operation."""
     _taken: set[int] = field(default_factory=set)
     """Positions in the log that an answer has named."""
 
     def acknowledged(self, place: Place, queue_count: int, answer: Answer) -> int:
-        """The queue that a send was stored in: of an alias it follows from the number of that."""
+        """Check the answer to a successful send, and return the queue in which its messages were stored.
+
+        For an alias, the queue follows from the alias's number.
+        """
         queue_id = place.queue_id if place.alias is None else place.alias % queue_count
-        told = int(answer.ext["queueId"])
-        require(told == queue_id, "what an alias takes goes to its queue", place=place, told=told, expected=queue_id)
+        answered_queue = int(answer.ext["queueId"])
+        require(
+            answered_queue == queue_id,
+            "a message that an alias takes goes to its queue",
+            place=place,
+            told=answered_queue,
+            expected=queue_id,
+        )
         for identity in answer.ext["msgId"].split(","):
             position = position_in(identity)
             require(position not in self._taken, "each acknowledged send has a message of its own", position=position)
@@ -43,7 +52,10 @@ class StockSends:
         return queue_id
 
     def check_copies(self, copies: Counter[int], repeated: int) -> None:
-        """A message is stored once for each attempt, and once more for each time that a node sent it on again."""
+        """Check that a message is stored at most once per attempt, and once more each time that a node resent it.
+
+        `copies` has the number of stored copies beyond the first of each message.
+        """
         extra = {one: copies[one] + 1 - tries for one, tries in self.attempts.items() if copies[one] >= tries}
         require(
             sum(extra.values()) <= repeated,

@@ -1,4 +1,4 @@
-"""Consumers of topics that come and go under them, in consumer groups that come and go, too."""
+"""Consumers of topics that are deleted and made again, in consumer groups that are too."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.brokers.workload import NOT_STORED, Workload
 
 NOT_DONE: Final = NOT_STORED | {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
-"""After these nothing was, is or will be changed."""
+"""Response codes after which a change was not made and never will be."""
 
 
 class Tenant(Client):
-    """The only consumer of its group, of topics that come and go: pulls, commits and asks.
+    """The only consumer of its group, of topics that come and go: it pulls, commits and asks.
 
-    Of a topic that was made anew it begins again where it is sent: what it commits may be lower than before.
+    In a topic that was made again it starts where the broker sends it, so its commits may be lower than before.
     """
 
     def __init__(self, workload: Workload, number: int) -> None:
@@ -28,7 +28,7 @@ class Tenant(Client):
         self._offsets: dict[tuple[str, int], int] = {}
 
     def act(self) -> None:
-        """Pull, commit, ask what is committed, or look for a message."""
+        """Pull, commit, ask for the committed offset, or look up a message."""
         choice = self.random.random()
         topic = self.random.choice(self.workload.passing)
         queue_id = self.random.randrange(self.workload.settings.queues)
@@ -37,11 +37,11 @@ class Tenant(Client):
         elif choice < 0.6:
             self._commit(topic, queue_id)
         elif choice < 0.85:
-            self._ask(topic, queue_id)
+            self._ask_offset(topic, queue_id)
         else:
             self._look_up(topic, by_key=choice < 0.93)
 
-    def _fields(self, topic: str, queue_id: int) -> dict[str, str]:
+    def _make_fields(self, topic: str, queue_id: int) -> dict[str, str]:
         return {"consumerGroup": self.group_name, "topic": topic, "queueId": str(queue_id)}
 
     def _pull(self, topic: str, queue_id: int) -> None:
@@ -60,7 +60,9 @@ class Tenant(Client):
 
         fields = pull_fields(offset, self.random.choice((1, 4, 32)), poll_s=poll_s, commits=commits)
         timeout_s = self.workload.settings.timeout_s + poll_s
-        if not self.call(RequestCode.PULL_MESSAGE, self._fields(topic, queue_id) | fields, done, timeout_s=timeout_s):
+        if not self.call(
+            RequestCode.PULL_MESSAGE, self._make_fields(topic, queue_id) | fields, done, timeout_s=timeout_s
+        ):
             self.pause()
 
     def _commit(self, topic: str, queue_id: int) -> None:
@@ -79,12 +81,12 @@ class Tenant(Client):
                 expected.refuse(change)
             self.pause()
 
-        ext = self._fields(topic, queue_id) | {"commitOffset": str(offset)}
+        ext = self._make_fields(topic, queue_id) | {"commitOffset": str(offset)}
         if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done, oneway=oneway):
             expected.refuse(change)
             self.pause()
 
-    def _ask(self, topic: str, queue_id: int) -> None:
+    def _ask_offset(self, topic: str, queue_id: int) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
                 offset = self.workload.questions.offset((self.group_name, topic, queue_id), answer)
@@ -92,7 +94,7 @@ class Tenant(Client):
                     self._offsets[topic, queue_id] = offset
             self.pause()
 
-        ext = self._fields(topic, queue_id) | {"setZeroIfNotFound": "false"}
+        ext = self._make_fields(topic, queue_id) | {"setZeroIfNotFound": "false"}
         if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, ext, done):
             self.pause()
 
@@ -114,38 +116,38 @@ class Tenant(Client):
 
 
 class Steward(Client):
-    """Makes and deletes a consumer group, commits offsets for it, and asks for both: nobody else does."""
+    """Administrator who alone makes and deletes a consumer group, commits offsets for it, and queries both."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self.group_name = f"club-{number}"
         self._topic = self.random.choice(sorted(workload.lasting))
         self._numbers = 0
-        """Each change has a number of its own, by which it is known in the log."""
+        """Number of the last change. Each change has a unique number that identifies it in the log."""
 
     def act(self) -> None:
         """Make, change or delete the group, commit, or ask."""
         choice = self.random.random()
         if choice < 0.15:
-            self._put()
+            self._put_group()
         elif choice < 0.25:
-            self._delete()
+            self._delete_group()
         elif choice < 0.5:
             self._commit()
         elif choice < 0.75:
-            self._ask()
+            self._ask_offset()
         else:
-            self._look()
+            self._query()
 
     def _next_number(self) -> int:
         self._numbers += 1
         return self._numbers
 
     @property
-    def _fields(self) -> dict[str, str]:
+    def _make_fields(self) -> dict[str, str]:
         return {"consumerGroup": self.group_name, "topic": self._topic, "queueId": "0"}
 
-    def _put(self) -> None:
+    def _put_group(self) -> None:
         number = self._next_number()
         expected, change = self.workload.truth.expected, ("group", self.group_name, number)
         expected.attempt(change)
@@ -161,7 +163,7 @@ class Steward(Client):
             expected.refuse(change)
             self.pause()
 
-    def _delete(self) -> None:
+    def _delete_group(self) -> None:
         clean = self.random.random() < 0.6
         ext = {"groupName": self.group_name, "cleanOffset": "true" if clean else "false"}
         if self.random.random() < 0.5:
@@ -173,10 +175,10 @@ class Steward(Client):
             self.pause()
 
     def _commit_oneway(self) -> None:
-        """Commit in the moment of a deletion, before or behind it."""
+        """Commit at the moment of a deletion, before or after it."""
         offset = self._next_number()
         self.workload.truth.expected.attempt(("offset", self.group_name, self._topic, 0, offset))
-        ext = self._fields | {"commitOffset": str(offset)}
+        ext = self._make_fields | {"commitOffset": str(offset)}
         self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, lambda _: None, oneway=True)
 
     def _commit(self) -> None:
@@ -190,22 +192,22 @@ class Steward(Client):
                 expected.refuse(change)
             self.pause()
 
-        ext = self._fields | {"commitOffset": str(offset)}
+        ext = self._make_fields | {"commitOffset": str(offset)}
         if not self.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext, done):
             expected.refuse(change)
             self.pause()
 
-    def _ask(self) -> None:
+    def _ask_offset(self) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
                 self.workload.questions.offset((self.group_name, self._topic, 0), answer)
             self.pause()
 
-        ext = self._fields | {"setZeroIfNotFound": "false"}
+        ext = self._make_fields | {"setZeroIfNotFound": "false"}
         if not self.call(RequestCode.QUERY_CONSUMER_OFFSET, ext, done):
             self.pause()
 
-    def _look(self) -> None:
+    def _query(self) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
                 self.workload.questions.group(self.group_name, answer)
@@ -216,7 +218,10 @@ class Steward(Client):
 
 
 class Resizer(Client):
-    """Changes how many queues a lasting topic has, down and up again: what left with a queue comes back with it."""
+    """Administrator who changes the number of queues of a lasting topic, down and up again.
+
+    A queue comes back with its messages.
+    """
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
@@ -224,11 +229,11 @@ class Resizer(Client):
         self._number = 1000 * number
 
     def act(self) -> None:
-        """Resize, or look."""
+        """Resize the topic, or query it."""
         if self.random.random() < 0.3:
             self._resize(self.random.randint(1, self.workload.settings.queues))
         else:
-            self._look()
+            self._query()
 
     def _resize(self, queues: int) -> None:
         self._number += 1
@@ -246,7 +251,7 @@ class Resizer(Client):
             expected.refuse(change)
             self.pause()
 
-    def _look(self) -> None:
+    def _query(self) -> None:
         def done(answer: Answer | None) -> None:
             if answer is not None:
                 self.workload.questions.topic(self._topic, answer)

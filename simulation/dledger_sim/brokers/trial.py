@@ -1,4 +1,4 @@
-"""Trial of brokers: one seed's clients on a group, from the first topic to the judgement."""
+"""Trial of brokers: a seed's clients on a group, from the first topic to the judgement."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dledger_sim.brokers.branches import watch
 from dledger_sim.brokers.bulk import BulkReader
 from dledger_sim.brokers.clients import Administrator, Client, Consumer, Producer, Reader
 from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.crowds import Crowd
 from dledger_sim.brokers.databases import NodeDatabases
 from dledger_sim.brokers.delays import Delayer
 from dledger_sim.brokers.group_times import TimeJudge
@@ -41,16 +42,17 @@ from dledger_sim.brokers.retriers import Retrier
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.brokers.stock_clients import StockConsumer, StockProducer
 from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
+from dledger_sim.brokers.trim_judge import judge_trims
 from dledger_sim.brokers.waiters import Waiter
 from dledger_sim.brokers.workload import ClientSettings, Workload
 from dledger_sim.log.group import Life, SimGroup
 
 MAX_DELIVERIES: Final = 2
-"""Of what is popped and not acknowledged, beside the first one."""
+"""Maximum number of further deliveries of a popped message that is not acknowledged."""
 
 
 class BrokerTrial:
-    """See `dledger_sim.log.scenario.Trial`."""
+    """`Trial` of brokers."""
 
     def __init__(
         self,
@@ -65,34 +67,45 @@ class BrokerTrial:
         self._databases = NodeDatabases()
         self._running: list[SimBroker] = []
         self._times: TimeJudge | None = None
+        self._crowd = Crowd(Random(random.random()), self.counts) if brokers.crowded else None
         self._lockers = Lockers(random, self.counts, settings.lockers, brokers.lease_share)
 
     @property
     def counts(self) -> Counter[str]:
-        """See `Trial.counts`."""
+        """Number of operations by outcome, and of rare things that happened."""
         return self.workload.counts
 
     def serve(self, group: SimGroup, life: Life) -> SimBroker:
-        """See `Trial.serve`."""
+        """Return the broker of a new life of a node."""
         databases = self._databases.of(life.node.disk, Random(f"{life.node.name} {life.node.lives} databases"))
         settings = replace(self.workload.brokers, lease_share=share_in(group, self.workload.brokers.lease_share))
         broker = SimBroker(life, group.scheduler, settings, self.obstacles, self.workload.truth, databases)
+        if self._crowd is not None:
+            retention = broker.retention
+            judge_trims(
+                broker.broker,
+                retention.trimming,
+                life,
+                self.workload.truth,
+                retention.policy(),
+                self._crowd.was_above,
+            )
         watch(broker.service, self.counts)
         self._watch_time(broker, group, life)
         self._running.append(broker)
-        life.on_ended.append(lambda: self._ended(broker))
+        life.on_ended.append(lambda: self._collect_counters(broker))
         return broker
 
     def _watch_time(self, broker: SimBroker, group: SimGroup, life: Life) -> None:
-        """Have it judged what each node believes to be group time; it is needed, as if something were always due."""
+        """Judge the group time of each node. It is always needed, as if a delayed message were always pending."""
         calls_take_time = group.settings.call_cost_s > 0
         times = self._times = self._times or TimeJudge(group.scheduler, calls_take_time=calls_take_time)
         times.watch(life, broker.broker, broker.service.clock)
         broker.machine.checks.append(partial(times.told, broker.broker))
-        broker.service.clock.needed_by(lambda: True)
+        broker.service.clock.add_dependent(lambda: True)
 
-    def _ended(self, broker: SimBroker) -> None:
-        """Keep what a life has counted."""
+    def _collect_counters(self, broker: SimBroker) -> None:
+        """Keep the counters of a life that has ended."""
         self._running.remove(broker)
         counters = broker.counters
         self.counts["request forwarded"] += counters.forwarded
@@ -113,10 +126,12 @@ class BrokerTrial:
         self.counts["remembered sends expired"] += remembered.capture()[0].added > len(remembered)
 
     def start(self, group: SimGroup) -> None:
-        """See `Trial.start`."""
+        """Start the clients, after their topics and groups exist."""
         workload = self.workload
         workload.truth.begin(group)
         workload.active = True
+        if self._crowd is not None:
+            self._crowd.begin(group)
         settings = workload.settings
         kinds: list[type[Client]] = [
             *[Producer] * settings.producers,
@@ -159,13 +174,15 @@ class BrokerTrial:
         founder.pause()
 
     def stop(self) -> None:
-        """See `Trial.stop`."""
+        """Stop the clients, the files of others and the obstacles."""
         self.workload.active = False
         self._lockers.stop()
+        if self._crowd is not None:
+            self._crowd.stop()
         self.obstacles.over = True
 
     def judge(self, group: SimGroup) -> None:
-        """See `Trial.judge`."""
+        """Check that the whole group has everything promised."""
         self._lockers.check_free(group)
         check_come_again(group, self.workload.truth.pops)
         if self.workload.settings.requesters:
@@ -174,39 +191,39 @@ class BrokerTrial:
         if self.workload.brokers.write_aliases:
             check_node_loss(group, self.workload)
         for broker in list(self._running):
-            self._ended(broker)
+            self._collect_counters(broker)
         self.workload.stock.check_copies(self.workload.truth.stored_again, self.counts["request sent on again"])
 
 
 class Founder(Client):
-    """Creates the lasting topics, and groups, then lets the others begin."""
+    """Client that creates the lasting topics, and groups, then lets the others begin."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
         self.then: list[Callable[[], None]] = []
-        """What is called once all of it is there."""
-        self._left = [
+        """Callbacks for the moment at which all topics and groups exist."""
+        self._requests_left = [
             (RequestCode.UPDATE_AND_CREATE_TOPIC, workload.topic_fields(topic), b"")
             for topic in sorted(workload.lasting)
         ]
 
     def found_group(self, name: str, retry_max_times: int = 16) -> None:
-        """Have a consumer group created before the topics."""
+        """Plan to create a consumer group before the topics."""
         body = encode_body(SubscriptionGroupConfig(name, retry_max_times=retry_max_times))
-        self._left.append((RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body))
+        self._requests_left.append((RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, body))
 
     def act(self) -> None:
-        """Create what comes next."""
-        if not self._left:
+        """Create the next topic or group."""
+        if not self._requests_left:
             for begin in self.then:
                 begin()
             return
 
         def done(answer: Answer | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self._left.pop()
+                self._requests_left.pop()
             self.pause()
 
-        code, ext, body = self._left[-1]
+        code, ext, body = self._requests_left[-1]
         if not self.call(code, dict(ext), done, body=body):
             self.pause()

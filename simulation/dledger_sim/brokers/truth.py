@@ -1,12 +1,15 @@
-"""Truth about messages: the log, read entry by entry beside the code under test, with which all must agree.
+"""Truth about messages: the log, read entry by entry independently of the code under test.
 
-- No operation is stored twice, none that was answered as not stored is stored at all.  Idempotent sends may be
-  repeated, and are not stored twice either, as long as what was stored first is kept, remembered, and not rotten.
+All nodes must agree with it.
+
+- No operation is stored twice. An operation that was answered as not stored is never stored.
+- Idempotent sends may be repeated, and are not stored twice either. This holds while the first message is kept,
+  remembered, and not rotten.
 - Once every node understands that, each idempotent send is remembered by the entry that stores it.
 - A batch is stored whole, or not at all.
-- A queue's records have the offsets 0, 1, 2, …: none is given twice, none is left out.
-- The offset that a consumer of a lasting topic has committed never goes back, and none is committed for a topic that
-  does not exist.
+- A queue's records have the offsets 0, 1, 2, … without gaps or duplicates.
+- The committed offset of a consumer of a lasting topic never goes back. No offset is committed for a topic that does
+  not exist.
 - Equal logs make equal states.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from dledger.format import iter_commands
@@ -52,6 +55,7 @@ from dledger_sim.brokers.group_times import BUSY_S
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.brokers.message_bodies import operation_of
 from dledger_sim.brokers.pop_truth import PopTruth
+from dledger_sim.brokers.reset_truth import GROUPS as RESET_GROUPS
 from dledger_sim.brokers.reset_truth import ResetTruth
 from dledger_sim.brokers.sent_back import SentBackTruth, copy_at
 from dledger_sim.log.group import SimGroup
@@ -60,11 +64,11 @@ from dledger_sim.log.invariants import require
 NEWEST: Final = 60
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, CHECK_MAX_TIME_TOPIC, *DUE_TOPICS})
 LEADER_KNOWS_S: Final = 10.0
-"""A leader has applied what another node applied so much earlier, but for the time that it stood still."""
+"""Time limit in seconds within which a leader has applied what another has applied, apart from the leader's pauses."""
 
 
 class Truth:
-    """Follows the log, whose `commands` it knows; `happened` counts what rarely does."""
+    """Judge that follows the log, whose `commands` it knows. `happened` counts rare events."""
 
     def __init__(self, happened: Counter[str], commands: CommandRegistry) -> None:
         self._commands = commands
@@ -84,60 +88,67 @@ class Truth:
         )
         self.resets = ResetTruth(happened, self.topics, self.expected, self._put_offset)
         self.newest: defaultdict[str, deque[Stored]] = defaultdict(lambda: deque(maxlen=NEWEST))
-        """The last messages of each topic, whatever became of it."""
+        """Last messages of each topic, even if the topic is gone."""
         self.lasting: set[str] = set()
         """Topics that are never deleted."""
         self.sent_back = SentBackTruth(happened)
         self._remembered: set[int] = set()
-        """The positions of sends that the log remembers."""
+        """Positions of sends that the log remembers."""
         self.due = DueTruth(happened, self.lasting, self.sent_back, self._remembered)
         self.seeking: set[str] = set()
-        """Consumer groups whose offsets may go back, for their consumers seek."""
+        """Consumer groups whose offsets may go back, because their consumers seek."""
+        self.restless: set[str] = {*RESET_GROUPS}
+        """Consumer groups that are reset, or whose members come and go.
+
+        Their polls end early, so that they learn of it.
+        """
         self.refused: set[int] = set()
         """Operations that were answered as certainly not stored."""
         self.sent_again: set[int] = set()
-        """Operations that may be stored more than once: tried again, or sent through a write alias."""
+        """Operations that may be stored more than once: they were tried again, or sent through a write alias."""
         self.idempotent: dict[int, int] = {}
-        """The first operation of the send, by each operation of a send that may be repeated."""
+        """First operation of each repeatable send, by each of its operations."""
         self.batches: dict[int, list[int]] = {}
-        """The operations of the batch, by each of them."""
+        """All operations of a batch, by each of them."""
         self._group: SimGroup | None = None
         self.claims: dict[str, Claim] = {}
-        """Pins of the log that somebody relies on."""
+        """Pins of the log on which a reader relies."""
         self.trimmed_to = 0
-        """What lies below this position need not be kept."""
+        """Position below which the log need not be kept."""
         self._understands: set[str] = set()
         """Nodes that are known to understand commands that remember sends."""
         self._is_limited = False
-        """The log says for how long sends are remembered."""
+        """True once the log says for how long sends are remembered."""
         self._may_remember_since: float | None = None
         self._remembers_from: int | None = None
-        """From this position of the log on every idempotent send is to be remembered."""
+        """Position of the log from which on every idempotent send must be remembered."""
         self._positions: list[int] = []
-        """Of all records."""
+        """Positions of all records."""
         self.window_ms = 0
-        """So long the log remembers a send."""
+        """Time for which the log remembers a send, in milliseconds."""
         self._now_ms = 0
         self.stored_again: Counter[int] = Counter()
-        """Operations that were stored again: sent again, or idempotent and forgotten; how often."""
+        """Number of times that each operation was stored again: it was sent again, or idempotent and forgotten."""
         self._digests: dict[int, int] = {}
         self._index = -1
+        self.commit_watchers: list[Callable[[OffsetKey, int], None]] = []
+        """Callbacks for every commit that takes effect, called once per commit."""
 
     @property
     def group(self) -> SimGroup:
-        """Where all this happens."""
+        """Group whose log this is."""
         assert self._group is not None
         return self._group
 
     def begin(self, group: SimGroup) -> None:
-        """Clients begin to talk to a group, which has run for a moment."""
+        """Set the group. Clients begin to talk to it, after it has run for a moment."""
         self._group = group
         self.due.early_s += BUSY_S * (group.settings.call_cost_s > 0)
 
     # ---------------------------------------------------------------- the log
 
     def see(self, entry: CommittedEntry) -> None:
-        """An entry was applied somewhere; the first time counts."""
+        """Handle an entry when it is applied for the first time on any node."""
         if entry.index <= self._index:
             return
         self._index = entry.index
@@ -158,7 +169,7 @@ class Truth:
         self.sent_back.check_entry()
 
     def _see_remembered(self, entry: CommittedEntry, rows: Run) -> None:
-        """A row stands for as many records that follow each other as it has members."""
+        """Note the sends that an entry remembers. A row stands for as many consecutive records as it has members."""
         positions = [entry.records_position + record.position for record in scan_records(bytes(entry.records))]
         firsts = struct.iter_unpack(">Q", rows.positions)
         for (members,), (position,) in zip(struct.iter_unpack(">H", rows.members), firsts, strict=True):
@@ -178,7 +189,7 @@ class Truth:
             name = record.topic.decode()
             copy = copy_at(records, place, name, operation)
             is_sent = copy is None and record.topic not in WAITING_TOPICS
-            require(operation not in self.refused, "what was refused is never stored", operation=operation)
+            require(operation not in self.refused, "a refused message is never stored", operation=operation)
             if copy is not None:
                 self.pops.see_copy(name, operation)
                 self.sent_back.see_record(copy, self._latest)
@@ -231,7 +242,11 @@ class Truth:
         self._see_batches(places)
 
     def _see_who_remembers(self) -> None:
-        """Before every node understands it nothing is remembered, nor what leaders proposed who did not know yet."""
+        """Determine the position from which on sends must be remembered.
+
+        No send is remembered before every node understands that. Leaders that do not know yet may still propose without
+        it.
+        """
         group = self._group
         if group is None or self._remembers_from is not None or not self._is_limited:
             return
@@ -244,19 +259,22 @@ class Truth:
             self._remembers_from = self.due.remembers_from = group.witness.end_position
 
     def _see_batches(self, places: dict[int, tuple[int, int]]) -> None:
-        """One entry's operations have these queues and offsets."""
+        """Check the batches of an entry, given the queue and offset of each operation."""
         for operation, (queue_id, offset) in places.items():
             batch = self.batches.get(operation, [operation])
             first = offset - batch.index(operation)
             require(
                 all(places.get(other) == (queue_id, first + number) for number, other in enumerate(batch)),
-                "a batch is stored whole, at offsets that follow each other",
+                "a batch is stored whole, at consecutive offsets",
                 batch=batch,
                 places=places,
             )
 
     def _see_repetition(self, operation: int) -> None:
-        """An operation is stored for the second time: was the first one kept, remembered of late, and not rotten?"""
+        """Check an operation that is stored for the second time.
+
+        The first message must be trimmed, forgotten or rotten.
+        """
         first = self.idempotent.get(operation)
         forgotten = (
             operation in self.due.stored_again
@@ -324,7 +342,7 @@ class Truth:
     def _see_change(
         self, command: PutTopic | DeleteTopic | PutGroup | DeleteGroup | PutRequestMode, entry: CommittedEntry
     ) -> None:
-        """A topic or a consumer group comes, changes or goes, or how a group consumes a topic."""
+        """Handle a change of a topic, of a consumer group, or of the way in which a group consumes a topic."""
         expected, index, moment = self.expected, entry.index, self._moment
         match command:
             case PutTopic(config=config):
@@ -369,8 +387,11 @@ class Truth:
             self.expected.offsets[key].put(self._index, self._moment, None)
 
     def _see_pins(self, position: int) -> None:
-        """The log is about to be trimmed: does anybody still need what goes?  A full disk overrides every pin."""
-        if self._group is None or self._group.clocks_jumped or self._group.disks_filled:
+        """Check that a trim that is about to happen takes no pinned log.
+
+        On a full disk expired messages go despite pins.
+        """
+        if self._group is None or self._group.clocks_jumped or self.disks_filled:
             return
         for name, claim in self.claims.items():
             lasts = self._group.scheduler.now < claim.until
@@ -380,8 +401,8 @@ class Truth:
 
     @property
     def disks_filled(self) -> bool:
-        """Whether a disk was full at any time."""
-        return self._group is not None and self._group.disks_filled
+        """True if a disk was full at any time, or may have been."""
+        return self._group is not None and (self._group.disks_filled or self._group.disks_crowded)
 
     @property
     def _clocks_jumped(self) -> bool:
@@ -389,11 +410,11 @@ class Truth:
 
     @property
     def _latest(self) -> float:
-        """The latest that it may be by any leader, in simulated seconds."""
+        """Latest present time by any leader's clock, in simulated seconds."""
         return float("inf") if self._clocks_jumped else self._moment + self.due.early_s
 
     def _may_forget(self) -> bool:
-        """Whether a disk has rotted or a wall clock has jumped, which may let a group forget idempotent sends."""
+        """Return whether rot or a jump of a wall clock may have let the group forget idempotent sends."""
         return self._clocks_jumped or (self._group is not None and self._group.rotten)
 
     @staticmethod
@@ -426,6 +447,8 @@ class Truth:
         )
         self.expected.see(("offset", *key, offset))
         self._put_offset(key, offset)
+        for watcher in self.commit_watchers:
+            watcher(key, offset)
 
     def _put_offset(self, key: OffsetKey, offset: int) -> None:
         self.committed[key] = offset
@@ -436,13 +459,13 @@ class Truth:
         return 0.0 if self._group is None else self._group.scheduler.now
 
     def positions_between(self, start: int, end: int) -> list[int]:
-        """Of all records in a range of the log, in its order."""
+        """Return the positions of all records in a range of the log, in order."""
         return self._positions[bisect_left(self._positions, start) : bisect_left(self._positions, end)]
 
     # ---------------------------------------------------------------- replicas
 
     def compare(self, node: str, index: int, state: BrokerState) -> None:
-        """A replica's state after the entry at `index`."""
+        """Compare a replica's state after the entry at `index`."""
         digest = state.digest()
         known = self._digests.setdefault(index, digest)
         require(known == digest, "equal logs make equal states", node=node, index=index)
@@ -451,9 +474,9 @@ class Truth:
             self.resets.compare(node, index, state)
 
     def restored(self, node: str, meta: SnapshotMeta | None, state: BrokerState, rebuild_from: int, now: float) -> None:
-        """A replica starts from a snapshot, or from nothing: with the state that was there at that entry.
+        """Check a replica that starts from a snapshot, or from nothing: it must have the state of that entry.
 
-        `now` is a time of its own clock.
+        `now` is a time of the replica's own clock.
         """
         if meta is not None:
             digest = state.digest()
@@ -472,26 +495,26 @@ class Truth:
     # ---------------------------------------------------------------- answers
 
     def acknowledged(self, operation: int, queue_id: int, offset: int, position: int) -> None:
-        """A client was told that its message is stored."""
+        """Check a message that was answered as stored."""
         stored = self.by_position.get(position)
         require(
             stored is not None and (stored.operation, stored.queue_id, stored.offset) == (operation, queue_id, offset),
-            "what is acknowledged lies where the answer says",
+            "an acknowledged message is stored where the answer says",
             operation=operation,
             answered=(queue_id, offset, position),
             stored=stored,
         )
 
     def commit_acknowledged(self, key: OffsetKey, offset: int) -> None:
-        """A client was told that its offset is committed."""
+        """Check a commit that was answered as applied."""
         found = self.committed.get(key, -1)
         require(found >= offset, "a commit is acknowledged once it is applied", key=key, answered=offset, found=found)
 
     def check_asked(self, operation: int, position: int) -> None:
-        """A producer was asked about the half at a position."""
+        """Check a question to a producer about the half at a position."""
         self.halves.see_check(operation, position, self._latest)
 
     def refuse(self, operation: int) -> None:
-        """A client was told that its message is not stored."""
-        require(operation not in self.stored, "what was refused is never stored", operation=operation)
+        """Note that an answer said that a client's message is not stored."""
+        require(operation not in self.stored, "a refused message is never stored", operation=operation)
         self.refused.add(operation)

@@ -1,4 +1,4 @@
-"""Clients that wait at the ends of queues, and ask for what lies before, behind or between."""
+"""Clients that wait at the ends of queues, and pull before and beyond the ends."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ SUBSCRIPTIONS: Final = (
     ("red || green", "NOT (TAGS <> 'red' AND TAGS NOT IN ('green', 'blue'))"),
     ("blue", "TAGS = 'blue'"),
 )
-"""By tags, as at even offsets, and in SQL92. Nobody sends a blue message."""
+"""Subscriptions by tags, used at even offsets, and in SQL92. No client sends a blue message."""
 TYPES: Final = (EXPRESSION_TAG, EXPRESSION_SQL92)
 CLASS_SHARE: Final = 0.5
-"""Share of pulls that a class chooses for, where nodes have one."""
+"""Share of pulls with a class filter, where nodes have one."""
 PLACES: Final = ("end", "end", "end", "end", "end", "beyond", "before")
-"""Where a pull begins, seen from the end of the queue as far as it is known."""
+"""Places at which a pull begins, relative to the known end of the queue."""
 BEYOND: Final = 3
 BEFORE: Final = 40
 
 
 class Waiter(Client):
-    """Waits for messages of any topic, also of those that come and go, on whichever node it believes in."""
+    """Consumer that waits for messages of any topic, lasting or passing, at its chosen node."""
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
-        self._ends: dict[tuple[str, int], int] = {}
+        self._known_ends: dict[tuple[str, int], int] = {}
 
     def act(self) -> None:
         """Ask for the bounds of a queue, or pull."""
         topic = self.workload.any_topic()
         queue_id = self.random.randrange(self.workload.settings.queues)
-        end = self._ends.get((topic, queue_id))
+        end = self._known_ends.get((topic, queue_id))
         if end is None or self.random.random() < 0.05:
-            self._ask(topic, queue_id)
+            self._ask_bounds(topic, queue_id)
         else:
             self._pull(topic, queue_id, end)
 
-    def _ask(self, topic: str, queue_id: int) -> None:
+    def _ask_bounds(self, topic: str, queue_id: int) -> None:
         first = self.random.random() < 0.3
         judge = self.workload.questions
 
@@ -55,7 +55,7 @@ class Waiter(Client):
             if answer is not None and first:
                 judge.beginning(topic, queue_id, answer)
             elif answer is not None and (end := judge.end(topic, queue_id, answer)) is not None:
-                self._ends[topic, queue_id] = end
+                self._known_ends[topic, queue_id] = end
             self.pause()
 
         code = RequestCode.GET_MIN_OFFSET if first else RequestCode.GET_MAX_OFFSET
@@ -79,11 +79,11 @@ class Waiter(Client):
 
         def done(answer: Answer | None) -> None:
             if answer is None or answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                self._ends.pop((topic, queue_id), None)
+                self._known_ends.pop((topic, queue_id), None)
             if answer is not None:
                 after = self.workload.pulled(topic, queue_id, offset, answer, codes)
                 if after is not None and (place != "before" or after > end):
-                    self._ends[topic, queue_id] = after
+                    self._known_ends[topic, queue_id] = after
             self.pause()
 
         ext = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}

@@ -1,4 +1,4 @@
-"""A broker's state machine whose every step is shown to the truth, before any answer reaches a client."""
+"""State machine of a broker that shows every step to the truth, before any answer reaches a client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dledger_sim.log.group import Life
 from dledger_sim.log.invariants import require
 
 SLOW_ENCODING_ENTRIES: Final = 15
-"""So many entries are applied while a captured state is being encoded, as if it were a large one."""
+"""Number of entries that are applied while a captured state is being encoded, as if the state were large."""
 
 
 class WatchedMachine:
-    """Implements `dledger.statemachine.StateMachine`; `index` is the last entry that is applied, or being applied."""
+    """`StateMachine` around a broker's machine. `index` is the last entry that is applied or being applied."""
 
     def __init__(self, machine: BrokerMachine, life: Life, truth: Truth, waiting: Waiting) -> None:
         self.machine = machine
@@ -30,14 +30,14 @@ class WatchedMachine:
         self._truth = truth
         self._waiting = waiting
         self.checks: list[Callable[[], None]] = []
-        """What else is to be looked at after each batch of entries."""
+        """Further checks after each batch of entries."""
         self._captures: deque[tuple[int, bytes, Iterator[bytes]]] = deque()
         self.rebuild = machine.rebuild
         self.dropped = machine.dropped
         self.digest = machine.digest
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.apply`."""
+        """Apply entries, and compare the state with the truth."""
         self.index = entries[-1].index
         self.machine.apply(entries)
         for entry in entries:
@@ -50,12 +50,12 @@ class WatchedMachine:
             self._check_capture()
 
     def on_leadership(self, leadership: Leadership) -> None:
-        """See `StateMachine.on_leadership`."""
+        """Pass the leadership on, and check the long polls."""
         self.machine.on_leadership(leadership)
         self._waiting.check()
 
     def snapshot(self) -> Iterator[bytes]:
-        """See `StateMachine.snapshot`; another encoding of the same state is looked at when that has changed."""
+        """Return a snapshot. A second encoding of the same state is checked after the state has changed."""
         if not self._captures:
             state, now = self.machine.state, self.machine.env.now()
             encoded = b"".join(encode_state(state, now))
@@ -72,7 +72,7 @@ class WatchedMachine:
         )
 
     def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
-        """See `StateMachine.decode`."""
+        """Return a function that restores a snapshot, and checks the restored state."""
         return partial(self._restore, meta, self.machine.decode(meta, chunks))
 
     def _restore(self, meta: SnapshotMeta | None, restore: Restore) -> int:

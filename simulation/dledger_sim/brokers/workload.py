@@ -1,4 +1,4 @@
-"""Work that the clients of one seed share: what they send, where, and what they were told."""
+"""Work that the clients of a seed share: their messages, the topics, and the answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
 BLAMES_FILES: Final = ("lacks the unit", "Corruption")
-"""What is said of a file that is damaged."""
+"""Texts in answers that report a damaged file."""
 NOT_STORED: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -38,12 +38,12 @@ NOT_STORED: Final = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
     }
 )
-"""After these nothing was, is or will be stored."""
+"""Response codes after which a message was not stored and never will be."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How much the clients of a seed do, and in which way."""
+    """Settings of a seed's clients: their numbers and habits."""
 
     producers: int = 2
     consumers: int = 2
@@ -73,12 +73,12 @@ class ClientSettings:
     stock_producers: int = 0
     stock_consumers: int = 0
     think_s: float = 0.1
-    """Mean pause between two operations of one client."""
+    """Mean pause between two operations of a client, in seconds."""
     timeout_s: float = 3.0
     stay_share: float = 0.3
-    """Share of the clients that stay with a node whoever leads."""
+    """Share of the clients that stay at a node, whether it leads or not."""
     no_forward_share: float = 0.2
-    """Share of the clients that ask not to be forwarded."""
+    """Share of the clients that ask for no forwarding."""
     topics: int = 2
     queues: int = 2
     batch_share: float = 0.2
@@ -89,13 +89,13 @@ class ClientSettings:
     large_bytes: int = 12 << 10
     long_poll_share: float = 0.3
     restart_share: float = 0.05
-    """Share of a consumer's steps in which it forgets where it was, and asks."""
+    """Share of a consumer's steps in which it forgets its offset and asks for it."""
 
 
 class Workload:
-    """What a seed's clients do, and what they have been told.
+    """Work of a seed's clients, and the answers to them.
 
-    At most `operations` things are begun, if that is not None.
+    At most `operations` actions are begun, if that is not None.
     """
 
     def __init__(
@@ -117,41 +117,41 @@ class Workload:
         self.replies = ReplyJudge(self.counts)
         self.stock = StockSends()
         self.decided: dict[int, int] = {}
-        """What is to become of transactions, by operation: any producer of their group may be asked."""
+        """End that was decided for each transaction, by operation. Any producer of the group may be asked for it."""
         self.queue_holders: dict[OffsetKey, int] = {}
-        """The numbers of the members that consume queues of groups that are reset."""
+        """Number of the member that consumes each queue of the groups that are reset."""
         self.passing: list[str] = []
         self.floors: dict[tuple[str, int], int] = {}
-        """What the end of a queue is at least, by (topic, queue id)."""
+        """Minimum end of each queue, by (topic, queue id)."""
         self.stored_below = 0
-        """What was acknowledged lies below this position of the log."""
+        """Position of the log below which all acknowledged messages are stored."""
         self._most_operations = operations
         self._operations = 0
         self._started = 0
         self.acknowledged: list[Stored] = []
-        """Messages of lasting topics."""
+        """Acknowledged messages of lasting topics."""
         self.active = False
-        """Whether clients may begin something."""
+        """True while clients may begin an action."""
 
     @property
     def group(self) -> SimGroup:
         return self.truth.group
 
     def takes_another(self) -> bool:
-        """Whether a client may begin something."""
+        """Return whether a client may begin an action."""
         self._started += 1
         return self.active and (self._most_operations is None or self._started <= self._most_operations)
 
     # ---------------------------------------------------------------- sending
 
     def any_topic(self) -> str:
-        """Where the next message goes: a lasting topic more often than not."""
+        """Return the topic of the next message: a lasting topic more often than not."""
         if self.passing and self.random.random() < 0.3:
             return self.random.choice(self.passing)
         return self.random.choice(sorted(self.lasting))
 
     def topic_fields(self, topic: str, queue_count: int | None = None) -> dict[str, str]:
-        """What creating a topic says, or changing its number of queues."""
+        """Return the fields for creating a topic, or for changing its number of queues."""
         queues = str(queue_count or self.settings.queues)
         return {
             "topic": topic,
@@ -163,14 +163,14 @@ class Workload:
         }
 
     def next_operation(self) -> int:
-        """A number that no message had before."""
+        """Return a number that no message had before."""
         self._operations += 1
         return self._operations
 
     def make_send(
         self, topic: str, queue_id: int, operations: list[int], *, batch: bool
     ) -> tuple[int, dict[str, str], bytes]:
-        """Code, fields and body of a send."""
+        """Return code, fields and body of a send."""
         ext = {
             "a": "producers",
             "b": topic,
@@ -203,12 +203,12 @@ class Workload:
         return format_properties(properties | ({TAGS: tag} if tag else {}))
 
     def not_sent(self, operations: list[int]) -> None:
-        """A message never left its client."""
+        """Note that messages never left their client."""
         for operation in operations:
             self.truth.refuse(operation)
 
     def sent(self, operations: list[int], queue_id: int, answer: Answer | None) -> None:
-        """What became of a send: ok, fail, or nobody knows."""
+        """Judge the outcome of a send: ok, fail, or unknown."""
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self.counts["ok"] += len(operations)
             first = int(answer.ext["queueOffset"])
@@ -226,7 +226,8 @@ class Workload:
             if stored.topic in self.lasting:
                 self.acknowledged.append(stored)
                 key = (stored.topic, queue_id)
-                # Not behind what `stored` says: sent twice, it may have been stored in another queue since.
+                # Do not use the offset in `stored`: a message that was sent twice may since have been stored in another
+                # queue.
                 self.floors[key] = max(self.floors.get(key, 0), first + len(operations))
         elif answer is not None and answer.code in NOT_STORED:
             self.counts["fail"] += len(operations)
@@ -239,11 +240,11 @@ class Workload:
     # ---------------------------------------------------------------- reading
 
     def answered(self, code: int, answer: Answer) -> None:
-        """Any answer: one that blames a file is only right if a disk has rotten or failed."""
+        """Check any answer. A report of a damaged file is right only if a disk has rotten."""
         group = self.group
         require(
             not any(blames in answer.remark for blames in BLAMES_FILES) or group.rotten,
-            "no answer blames a file that nothing has happened to",
+            "no answer blames an undamaged file",
             code=code,
             answer=answer,
         )
@@ -251,26 +252,26 @@ class Workload:
     def pulled(
         self, topic: str, queue_id: int, offset: int, answer: Answer, codes: frozenset[int] | None = None
     ) -> int | None:
-        """See `PullJudge.pulled`."""
+        """Check the answer to a pull. Return the next offset, or None if it is unknown."""
         return self._pulls.pulled(topic, queue_id, offset, answer, codes)
 
     def _first_kept(self, topic: str, queue_id: int) -> int:
         return self.truth.topics[topic].first_offsets.get(queue_id, 0)
 
     def any_acknowledged(self, random: Random) -> Stored | None:
-        """A message of a lasting topic that is kept."""
+        """Return any kept message of a lasting topic, or None."""
         if not self.acknowledged:
             return None
         stored = random.choice(self.acknowledged)
         return stored if self.is_kept(stored) else None
 
     def is_kept(self, stored: Stored) -> bool:
-        """Whether no trim has taken a message of a lasting topic."""
+        """Return whether no trim has taken a message of a lasting topic."""
         return stored.offset >= self._first_kept(stored.topic, stored.queue_id)
 
     @staticmethod
     def make_lookup(stored: Stored, *, by_key: bool) -> tuple[int, dict[str, str]]:
-        """Code and fields of a question for one message."""
+        """Return code and fields of a lookup of a message."""
         if not by_key:
             return RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(stored.position)}
         ext = {
@@ -284,7 +285,10 @@ class Workload:
         return RequestCode.QUERY_MESSAGE, ext
 
     def offset_read(self, answer: Answer, floor: int, key: dict[str, str]) -> int:
-        """The committed offset in an answer: at least `floor`, the highest that was acknowledged to this client."""
+        """Return the committed offset in an answer.
+
+        It is at least `floor`, the highest offset acknowledged to this client.
+        """
         found = int(answer.ext["offset"])
         require(
             found >= floor,
@@ -297,27 +301,33 @@ class Workload:
         return found
 
     def looked_up(self, stored: Stored, answer: Answer | None, *, by_key: bool) -> None:
-        """A message that was acknowledged is found, unless it was trimmed meanwhile."""
+        """Check that an acknowledged message is found, unless it has been trimmed."""
         if self.group.rotten or answer is None or not self.is_kept(stored):
             return
         if answer.code == ResponseCode.SUCCESS:
             found = [(operation_of(record.body), record.physical_offset) for record in iter_records(answer.body)]
             expected = (stored.operation, stored.position)
-            # A follower that has not applied what was stored again finds by key what was stored before.
+            # A follower that has not applied a repeated message yet finds by key the message that was stored first.
             behind = by_key and stored.operation in self.truth.stored_again
             finds = bool(found) and {operation for operation, _ in found} == {stored.operation}
-            require(found == [expected] or (behind and finds), "a lookup finds it", stored=stored, found=found)
+            require(found == [expected] or (behind and finds), "a lookup finds the message", stored=stored, found=found)
             self.counts["found by key" if by_key else "found by position"] += 1
         else:
             denied = answer.code == ResponseCode.QUERY_NOT_FOUND or "can not find" in answer.remark
-            require(not denied, "what is acknowledged is found", stored=stored, by_key=by_key, answer=answer)
+            require(not denied, "acknowledged messages are found", stored=stored, by_key=by_key, answer=answer)
 
     def topic_seen(self, topic: str, *, expected: bool | None, found: bool) -> None:
-        """The only administrator of a topic looked for it."""
-        require(expected in {None, found}, "a topic is as it was made", topic=topic, expected=expected, found=found)
+        """Check a topic that its only administrator looked up."""
+        require(
+            expected in {None, found},
+            "a topic is as the last change left it",
+            topic=topic,
+            expected=expected,
+            found=found,
+        )
         self.counts["topic read"] += 1
 
 
 def unique_key(operation: int) -> str:
-    """A message's unique key."""
+    """Return a message's unique key."""
     return f"7F00000100002A{operation:018X}"

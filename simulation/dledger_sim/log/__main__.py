@@ -1,4 +1,4 @@
-"""`python -m dledger_sim.log`: the log alone."""
+"""Command line of the simulation of the log alone: `python -m dledger_sim.log`."""
 
 from dledger_sim.log.cli import command
 

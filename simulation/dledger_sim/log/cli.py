@@ -1,6 +1,7 @@
-"""The command line of a simulator, for `python -m dledger_sim.log` and for others that simulate more than the log.
+"""Command line of a simulator, for `python -m dledger_sim.log` and for simulators of more than the log.
 
-Exit code 0: no promise was broken; 1: one was (with `--mutant`: none was, so the mutant got away).
+The exit code is 0 if no promise was broken, and 1 if one was. With `--mutant` it is the other way round: 1 means that
+nothing caught the mutant.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SAVE_PERIOD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Simulator:
-    """What `python -m module` simulates: what the lab of that name offers."""
+    """Simulator behind `python -m module`: a module name and the lab of what it simulates."""
 
     module: str
     lab: str
@@ -42,13 +43,16 @@ class _Simulator:
         return click.Choice(sorted(self.opened.MUTANTS))
 
     def in_turn(self, chosen: tuple[str, ...], mutant: str | None) -> tuple[str, ...]:
-        """The scenarios that seeds go through: those chosen, else the mutant's own, else all."""
+        """Return the scenarios that seeds go through: the chosen ones, else the mutant's own, else all."""
         return chosen or ((self.opened.MUTANTS[mutant].scenario,) if mutant else tuple(sorted(self.opened.SCENARIOS)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """Seeds to run one after the other; `state` has the totals of earlier ones, `keep` gets what breaks a promise."""
+    """Seeds to run one after another.
+
+    `state` is the file with the totals of earlier seeds. `keep` is the directory for cases that break a promise.
+    """
 
     simulator: _Simulator
     cases: list[Case]
@@ -59,9 +63,9 @@ class _Series:
     keep: Path | None
 
     def run(self, totals: Totals) -> Totals:
-        """The totals of these seeds, which are added to `totals`, too.
+        """Run the seeds, add them to `totals`, and return the totals of these seeds alone.
 
-        Ends before the last seed with the mutant caught, or the time up.
+        Stop early once the mutant is caught or the time is up.
         """
         run = Totals()
         began = saved_at = time.monotonic()
@@ -84,7 +88,7 @@ class _Series:
 
 
 def command(module: str, lab: str) -> click.Group:
-    """The command of `python -m module`, which simulates what the module `lab` offers."""
+    """Return the command of `python -m module`, which simulates what the module `lab` declares."""
     simulator = _Simulator(module, lab, open_lab(lab))
     main = _seeds(simulator)
     for make in (_case, _shrink, _figures, _mutants):
@@ -94,24 +98,34 @@ def command(module: str, lab: str) -> click.Group:
 
 def _seeds(simulator: _Simulator) -> click.Group:
     @click.group(invoke_without_command=True)
-    @click.option("--seeds", default=100, show_default=True, help="How many seeds.")
-    @click.option("--first", default=1, show_default=True, help="The first of them.")
+    @click.option("--seeds", default=100, show_default=True, help="Number of seeds.")
+    @click.option("--first", default=1, show_default=True, help="First seed.")
     @click.option(
         "--seconds", default=DEFAULT_SECONDS, show_default=True, help="Simulated seconds of trouble per seed."
     )
-    @click.option("--jobs", default=2, show_default=True, help="Processes.")
+    @click.option("--jobs", default=2, show_default=True, help="Number of processes.")
     @click.option(
-        "--scenario", "chosen", multiple=True, type=simulator.scenario, help="Only this; by default all in turn."
+        "--scenario",
+        "chosen",
+        multiple=True,
+        type=simulator.scenario,
+        help="Run only this scenario. Default: all in turn.",
     )
     @click.option(
-        "--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Of all nodes."
+        "--engine", type=click.Choice(ENGINES), default=NATIVE_ENGINE, show_default=True, help="Engine of all nodes."
     )
-    @click.option("--mutant", type=simulator.mutant, help="Switch a known bug on: it must be caught.")
+    @click.option("--mutant", type=simulator.mutant, help="Switch on this known bug, which must be caught.")
     @click.option("--seed", type=int, help="Run this seed only.")
     @click.option("--trace", is_flag=True, help="Print what happens (with --seed).")
-    @click.option("--state", type=click.Path(path_type=Path), help="Go on behind the totals in this file, add to them.")
-    @click.option("--minutes", type=float, help="Begin no seed after so many minutes.")
-    @click.option("--keep", type=click.Path(path_type=Path), help="Write what breaks a promise into this directory.")
+    @click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        help="File with totals: go on after its last seed, and add to the totals.",
+    )
+    @click.option("--minutes", type=float, help="Begin no seed after this many minutes.")
+    @click.option(
+        "--keep", type=click.Path(path_type=Path), help="Directory for files of the cases that break a promise."
+    )
     @click.pass_context
     def main(
         context: click.Context,
@@ -142,6 +156,10 @@ def _seeds(simulator: _Simulator) -> click.Group:
         first = max(first, totals.next_seed)
         numbers = range(first, first + seeds)
         cases = [Case(in_turn[number % len(in_turn)], number, seconds, engine=engine) for number in numbers]
+        missed = sorted(set(in_turn) - {case.scenario for case in cases})
+        if missed and not mutant:
+            print(f"too few seeds for all scenarios; without one: {', '.join(missed)}")
+        print(f"seeds {first} to {first + seeds - 1}", flush=True)
         run = _Series(simulator, cases, jobs, mutant, minutes, state, keep).run(totals)
         if state is not None:
             print(f"in all: {totals.seeds} seeds, {totals.simulated_s / 3600:.1f} simulated hours")
@@ -170,11 +188,13 @@ def _shrink(simulator: _Simulator) -> click.Command:
     @click.option("--seed", type=int, required=True)
     @click.option("--seconds", default=DEFAULT_SECONDS, show_default=True)
     @click.option("--scenario", type=simulator.scenario, required=True)
-    @click.option("--mutant", type=simulator.mutant, help="With a known bug switched on.")
-    @click.option("--minutes", default=5.0, show_default=True, help="Stop looking for a shorter one after this long.")
+    @click.option("--mutant", type=simulator.mutant, help="Switch on this known bug.")
+    @click.option(
+        "--minutes", default=5.0, show_default=True, help="Time limit of the search for a shorter case, in minutes."
+    )
     @click.argument("output", type=click.Path(path_type=Path))
     def shorten(seed: int, seconds: float, scenario: str, mutant: str | None, minutes: float, output: Path) -> None:
-        """Find a short case that breaks what a seed breaks, and write it to OUTPUT."""
+        """Find a short case that breaks the same promise as a seed, and write it to OUTPUT."""
         found = shrink(
             Case(scenario, seed, seconds),
             lambda case: judge(case, simulator.lab, mutant),
@@ -193,26 +213,29 @@ def _shrink(simulator: _Simulator) -> click.Command:
 def _figures(_: _Simulator) -> click.Command:
     @click.command("figures")
     @click.argument("state", type=click.Path(exists=True, path_type=Path))
-    @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Write them into this page.")
-    def show_figures(state: Path, page: Path | None) -> None:
+    @click.option("--page", type=click.Path(exists=True, path_type=Path), help="Put the table into this page.")
+    @click.option("--commit", help="Commit that was run, for the table.")
+    def show_figures(state: Path, page: Path | None, commit: str | None) -> None:
         """Print the totals in a file as a table."""
         totals = load_totals(state)
         if page is None:
-            print(figures(totals))
+            print(figures(totals, commit))
         else:
-            write_figures(page, totals)
+            write_figures(page, totals, commit)
 
     return show_figures
 
 
 def _mutants(simulator: _Simulator) -> click.Command:
     @click.command("mutants")
-    @click.option("--list", "only_list", is_flag=True, help="Name them and the promises they break; run nothing.")
-    @click.option("--seeds", default=60, show_default=True, help="Seeds that a mutant may take.")
-    @click.option("--jobs", default=2, show_default=True, help="Processes.")
+    @click.option(
+        "--list", "only_list", is_flag=True, help="Only list the known bugs and the promises that they break."
+    )
+    @click.option("--seeds", default=60, show_default=True, help="Maximum number of seeds for a known bug.")
+    @click.option("--jobs", default=2, show_default=True, help="Number of processes.")
     @click.argument("names", nargs=-1, type=simulator.mutant)
     def all_mutants(only_list: bool, seeds: int, jobs: int, names: tuple[str, ...]) -> None:
-        """Switch the known bugs on one by one and say what catches each."""
+        """Switch on the known bugs one by one, and show what catches each."""
         if only_list:
             for mutant in simulator.opened.MUTANTS.values():
                 print(f"{mutant.name:36} {mutant.scenario:8} {mutant.breaks}")

@@ -1,4 +1,4 @@
-"""Tables of logs inside engines, for the engines of this project: others are known by their boundary alone."""
+"""Access to the log tables inside this project's engines. Other engines are visible by their boundary alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.types import Membership, ReplicaId
 
 
 class Core(Protocol):
-    """An engine that keeps its log in a table of the native core's."""
+    """Engine that keeps its log in a table of the native core."""
 
     @property
     def table(self) -> LogTable: ...
@@ -22,7 +22,7 @@ class Core(Protocol):
 
 
 def core_of(replica: Replica) -> Core:
-    """What keeps the log of a replica whose engine is one of this project."""
+    """Return the engine of a replica, which must be an engine of this project."""
     core = replica.engine
     assert isinstance(getattr(core, "table", None), LogTable), core
     return cast(Core, core)

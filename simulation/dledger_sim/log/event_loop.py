@@ -1,7 +1,7 @@
-"""An asyncio event loop on simulated time, for services that use coroutines.
+"""Event loop of asyncio on simulated time, for services that use coroutines.
 
-Only what tasks and futures need is there: a service that sleeps, waits or opens sockets by asyncio itself would leave
-simulated time, and meets an `AttributeError`.
+The loop offers only what tasks and futures need. A service that sleeps, waits or opens sockets through asyncio itself
+would leave simulated time; it gets an `AttributeError`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Calls(Protocol):
-    """What the loop needs of a simulated environment."""
+    """Part of a simulated environment that the loop needs."""
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """See `Environment.call_soon`."""
+        """Call on the event loop now, after the current event."""
 
 
 class SimEventLoop:
-    """The loop of one life of one node; `unhandled` gets the exception of a task that nobody awaited."""
+    """Loop of one life of a node. `unhandled` gets the exception of a task that was not awaited."""
 
     def __init__(self, environment: Calls, unhandled: Callable[[BaseException], None]) -> None:
         self._environment = environment
@@ -31,7 +31,7 @@ class SimEventLoop:
 
     @property
     def as_loop(self) -> asyncio.AbstractEventLoop:
-        """This loop, as tasks and futures take it."""
+        """This loop with the type that tasks and futures expect."""
         return cast(asyncio.AbstractEventLoop, self)
 
     def call_soon(
@@ -40,31 +40,31 @@ class SimEventLoop:
         *args: Any,  # noqa: ANN401 - asyncio's signature
         context: Context | None = None,
     ) -> None:
-        """See `asyncio.AbstractEventLoop.call_soon`; tasks and futures keep no handle."""
+        """Call now, after the current event. No handle is returned: tasks and futures keep none."""
         self._environment.call_soon(partial((context or copy_context()).run, callback, *args))
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a new future of this loop."""
         return asyncio.Future(loop=self.as_loop)
 
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        """A task of this loop."""
+        """Return a new task of this loop."""
         return asyncio.Task(coro, loop=self.as_loop, name=name, context=context)
 
     @staticmethod
     def get_debug() -> bool:
-        """No debug mode: it reads the real clock."""
+        """Return False: the debug mode would read the real clock."""
         return False
 
     @staticmethod
     def is_closed() -> bool:
-        """Never: a dead node's loop is forgotten."""
+        """Return False: the loop of a dead node is dropped, never closed."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Report an exception that nobody caught; tasks that die with their node are no news."""
+        """Report an uncaught exception. Tasks that die with their node bring no exception here."""
         error = context.get("exception")
         if isinstance(error, BaseException):
             self._unhandled(error)

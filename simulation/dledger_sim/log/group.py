@@ -1,12 +1,10 @@
-"""The nodes of a simulated group: lives of a replica on a disk that outlives them."""
+"""Nodes of a simulated group: lives of a replica on a disk that outlives them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Literal
 
 from dledger.config import ReplicaConfig
 from dledger.consensus.engine import EngineKind
@@ -20,9 +18,8 @@ from dledger.errors import (
     StateDivergedError,
     StorageError,
 )
-from dledger.loop_guard import excepted
 from dledger.replica.boot import accept_loss
-from dledger.replica.opening import IDENTITY_FORMAT, Opened, identity_to_leave, open_directory
+from dledger.replica.opening import IDENTITY_FORMAT, Opened, lost_directory_identity, open_directory
 from dledger.replica.replica import Replica
 from dledger.store.identity import Identity, write_identity
 from dledger.store.recovered import Recovered
@@ -30,8 +27,10 @@ from dledger.store.rewriting import Cut
 from dledger.testing.disk import SimDisk
 from dledger.testing.inodes import Keep
 from dledger.types import Membership, ReplicaId, SnapshotMeta
+from dledger_base.loop_guard import excepted
 from dledger_sim.log.cores import core_of
 from dledger_sim.log.environment import SimEnvironment
+from dledger_sim.log.group_settings import GroupSettings
 from dledger_sim.log.invariants import Violation, Witness, require
 from dledger_sim.log.life import DISK_ERRORS, Life, SimNode
 from dledger_sim.log.network import Network, SimTransport
@@ -39,50 +38,19 @@ from dledger_sim.log.platter import Platter
 from dledger_sim.log.scheduler import Scheduler
 from dledger_sim.log.service import Service
 from dledger_sim.log.threads import Threads
+from dledger_sim.log.unsynced import Unsynced
 
-__all__ = ["DISK_ERRORS", "KEEPS", "GroupSettings", "Life", "SimGroup", "SimNode"]
+__all__ = ["DISK_ERRORS", "GroupSettings", "Life", "SimGroup", "SimNode"]
 
 CLUSTER = "sim"
 GROUP = "group"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """How a group is built; everything small, so that rolls, snapshots and catch-up happen all the time."""
-
-    nodes: int = 3
-    founders: int = 3
-    """Nodes that are voters from the start; the others join as learners."""
-    learners: int = 0
-    """The last so many nodes, which stay learners."""
-    flush: Literal["sync", "async"] = "sync"
-    segment_bytes: int = 64 << 10
-    snapshot_interval_ms: int = 300
-    recent_bytes: int = 48 << 10
-    sizes_window: int = 64
-    """Entries whose sizes the core remembers: what lies before is sent by catch-up."""
-    scrub_interval_ms: int = 2000
-    max_uncommitted_bytes: int = 1 << 20
-    call_cost_s: float = 0.0
-    clock_drift: float = 0.01
-    """Clocks run at rates of 1 ± this."""
-    switch_share: float = 0.0
-    """How often a disk call of blocking work lets something else run; 0: such work is done in one step."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(f"n{number}" for number in range(self.nodes))
-
-    @property
-    def learner_names(self) -> tuple[str, ...]:
-        return self.names[self.nodes - self.learners :]
-
-
 class SimGroup:
-    """All nodes, and what can be done to them.  `Violation` is raised wherever a promise turns out to be broken.
+    """Group of simulated nodes, with everything that can be done to them.
 
-    `serve` makes the service of each life of a node.  What replicas say to each other is judged if they say it in
-    messages of `dledger.core`.
+    `Violation` is raised at the place where a broken promise is found. `serve` makes the service of each life of a
+    node. Messages between replicas are judged only if they are messages of `dledger.core`.
     """
 
     def __init__(
@@ -98,26 +66,31 @@ class SimGroup:
         self.scheduler = scheduler
         self.random = random
         self.settings = settings
-        self._serve = serve
+        self._make_service = serve
         self.unreachable: set[str] = set()
         """Nodes that clients do not reach."""
         self.leaving: dict[str, Life] = {}
-        """Nodes that are about to stop, and say so: no client comes, and those that are there go by and by."""
+        """Nodes that are about to stop and say so: no new client connects, and connected clients leave over time."""
         self.kept_down: set[str] = set()
-        """Nodes that nobody starts again for the moment."""
+        """Nodes that must not be started again for now."""
         self.clocks_jumped = False
-        """Some wall clock has, at some time."""
+        """True once any node's wall clock has jumped."""
         self.disks_filled = False
-        """Some disk was full, at some time."""
+        """True once any node's disk was full."""
+        self.disks_crowded = False
+        """True once files of other programs have taken disk space, perhaps all of it."""
         self.longest_pause_s = 0.0
-        """A node stood still for so long: what it had been sent took effect so late."""
+        """Longest pause of a node so far, in seconds. Messages sent to it may take effect this late."""
+        self.on_over: list[Callable[[], None]] = []
+        """Callbacks for the end of the run, after success and failure alike."""
         self.restart: object | None = None
-        """The rolling restart that goes on."""
+        """The rolling restart that is under way."""
         self.witness = Witness()
         self.witness.sync = settings.flush == "sync"
+        self._unsynced = Unsynced()
         self.threads: Threads | None = None
         if settings.switch_share:
-            self.threads = Threads(Random(random.getrandbits(64)), settings.switch_share)
+            self.threads = Threads(Random(random.getrandbits(64)), settings.switch_share, self._is_hanging)
         self.network = Network(scheduler, Random(random.getrandbits(64)), settings.names)
         self.nodes = {name: self._make_node(name) for name in settings.names}
         self.trace: Callable[[str], None] | None = None
@@ -133,28 +106,40 @@ class SimGroup:
             frozenset(settings.learner_names),
             settings.flush,
             segment_bytes=settings.segment_bytes,
+            heartbeat_ms=settings.heartbeat_ms,
+            election_min_ms=settings.election_min_ms,
+            election_max_ms=settings.election_max_ms,
+            reserve_bytes=settings.reserve_bytes,
             snapshot_interval_ms=settings.snapshot_interval_ms,
             recent_bytes=settings.recent_bytes,
             scrub_interval_ms=settings.scrub_interval_ms,
+            max_open_segments=settings.max_open_segments,
         )
-        # Below what a configuration may say: what is small here is reached often.
+        # These limits are lower than a configuration allows, so that runs reach them often.
         object.__setattr__(config, "max_uncommitted_bytes", settings.max_uncommitted_bytes)
         drift = settings.clock_drift
         return SimNode(
-            name, self._new_disk(name), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000)
+            name, self._make_disk(name), config, random.uniform(1 - drift, 1 + drift), random.uniform(0, 1000)
         )
 
-    def _new_disk(self, name: str) -> SimDisk:
+    def _make_disk(self, name: str) -> SimDisk:
         disk = SimDisk(Random(self.random.getrandbits(64)))
+        disk.max_files = self.settings.max_files
+        disk.names.in_order = self.settings.names_in_order
+        disk.drops_failed_pages = self.settings.drops_failed_pages
         if self.threads is not None:
             disk.at_call = partial(self.threads.at_disk, name)
         return disk
 
-    def _mint(self) -> str:
+    def _is_hanging(self, name: str, operation: str, path: str) -> bool:
+        hung = self.nodes[name].hung_call
+        return hung is not None and hung[0] == operation and path.startswith(hung[1])
+
+    def _make_incarnation(self) -> str:
         return f"{self.random.getrandbits(128):032x}"
 
     def _bootstrap(self) -> None:
-        incarnations = {name: self._mint() for name in self.nodes}
+        incarnations = {name: self._make_incarnation() for name in self.nodes}
         founders = self.settings.names[: self.settings.founders]
         initial = Membership(tuple(ReplicaId(name, incarnations[name]) for name in founders))
         self.witness.memberships.found(initial)
@@ -181,19 +166,20 @@ class SimGroup:
 
     @property
     def leader(self) -> SimNode | None:
-        """The ready leader of the highest term, if there is one."""
+        """The ready leader of the highest term, or None."""
         ready = [(node.replica.engine.term, node) for node in self.running if node.replica and node.replica.is_ready]
         return max(ready, key=lambda item: item[0])[1] if ready else None
 
     def say(self, text: str) -> None:
-        """One line for who traces this run."""
+        """Write a line to the trace of this run."""
         if self.trace is not None:
             self.trace(f"{self.scheduler.now:9.4f} {text}")
 
     def start(self, name: str) -> bool:
-        """Start a node; False if its directory cannot be opened for a reason that was injected.
+        """Start a node. Return False if its directory cannot be opened because of an injected fault.
 
-        What has rotted may keep a directory from being opened, but no replica of one that was.
+        Rot may prevent the directory from being opened. It must not prevent a replica from starting once the directory
+        is open.
         """
         node = self.nodes[name]
         if node.life is not None:
@@ -208,12 +194,18 @@ class SimGroup:
         )
         node.disk.entered, node.disk.written = platter.entered, platter.written
         before, has_flipped_record = node.identity, node.has_flipped_record
+        flipped_snapshot = node.flipped_snapshot if has_flipped_record else 0
         opened: Opened | None = None
         try:
             opened = open_directory(
-                node.disk, node.config, self._mint, boot_id=f"boot-{node.boots}", name=name, engine=self._engine.name
+                node.disk,
+                node.config,
+                self._make_incarnation,
+                boot_id=f"boot-{node.boots}",
+                name=name,
+                engine=self._engine.name,
             )
-            life = self._live(node, opened, platter)
+            life = self._begin_life(node, opened, platter)
         except (LogError, OSError) as error:
             node.disk.entered = node.disk.written = None
             if node.losing_power:
@@ -221,7 +213,7 @@ class SimGroup:
                 return False
             node.disk.kill()
             if isinstance(error, LostDirectoryError):
-                return self._come_back(node, error, excused=has_flipped_record)
+                return self._rejoin(node, error, excused=has_flipped_record)
             failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
             if failing or (isinstance(error, LogError) and node.rotten and opened is None):
                 self.say(f"{name} cannot start: {error}")
@@ -230,6 +222,10 @@ class SimGroup:
         node.failing_disk = False
         for note in opened.notes + opened.recovery.notes:
             self.say(f"{name} notes: {note}")
+        if any(found.end <= flipped_snapshot for found in opened.recovery.corrupt_ranges):
+            # A crash interrupted a trim, and only the rotten snapshot says that these segments were partly trimmed.
+            node.rotten = True
+            self.witness.amnesia(name)
         self._judge_start(node, opened, before, has_flipped_record=has_flipped_record)
         if node.loss_accepted:
             node.loss_accepted = False
@@ -238,18 +234,21 @@ class SimGroup:
         return True
 
     def accept_loss(self, name: str) -> None:
-        """An operator has a node vote again whose host went down, although what it acknowledged may be missing."""
+        """Act as an operator who lets a node vote after a power loss, although acknowledged entries may be missing."""
         self.say(f"the loss of {name} is accepted")
         self.kill(name)
         accept_loss(self.nodes[name].disk)
         self.nodes[name].loss_accepted = True
         self.start(name)
 
-    def _come_back(self, node: SimNode, lost: LostDirectoryError, *, excused: bool) -> bool:
-        """A node that lost what it promised waits for a leader that lists it; False if there is none now."""
+    def _rejoin(self, node: SimNode, lost: LostDirectoryError, *, excused: bool) -> bool:
+        """Bring a node that lost its promises back as a new incarnation.
+
+        A leader must list the node; return False without one.
+        """
         require(
             excused or node.rotten or node.lost_files,
-            "a node loses nothing that no fault took from it",
+            "a node loses no data without a fault",
             node=node.name,
             lost=str(lost),
         )
@@ -259,7 +258,7 @@ class SimGroup:
             self.say(f"{node.name} waits for a leader: {lost}")
             return False
         self.say(f"{node.name} comes back as another incarnation: {lost}")
-        leaves = partial(identity_to_leave, node.disk, node.config, self._mint, self._engine.name)
+        leaves = partial(lost_directory_identity, node.disk, node.config, self._make_incarnation, self._engine.name)
         if not self._set_aside(node, leaves):
             return False
         if excused:
@@ -268,22 +267,24 @@ class SimGroup:
         return self.start(node.name)
 
     def _judge_start(self, node: SimNode, opened: Opened, before: Identity | None, *, has_flipped_record: bool) -> None:
-        """What no fault has damaged is whole, and remembers who it is."""
+        """Check that undamaged files are whole and that the node is still the same member."""
         if not node.rotten:
             snapshots = [] if has_flipped_record else opened.snapshots.report.invalid
             damage = [*opened.recovery.corrupt_ranges, *snapshots]
-            require(not damage, "what starts without injected rot is whole", node=node.name, damage=damage)
+            require(
+                not damage, "a node that starts without injected rot has undamaged files", node=node.name, damage=damage
+            )
         require(
             node.rotten or node.lost_files or before is None or opened.identity == before,
-            "a node whose files are whole is the member that it was",
+            "a node with undamaged files is still the same member",
             node=node.name,
             notes=opened.notes,
         )
         node.lost_files = False
         node.rotten_below = 0
 
-    def _live(self, node: SimNode, opened: Opened, platter: Platter) -> Life:
-        """The new life of a node, which takes no part yet."""
+    def _begin_life(self, node: SimNode, opened: Opened, platter: Platter) -> Life:
+        """Return a new life of a node. It does not take part in the group yet."""
         me = ReplicaId(node.name, opened.identity.incarnation)
 
         def after_event() -> None:
@@ -291,6 +292,8 @@ class SimGroup:
                 self._lose_power(node)
             elif node.life is life:
                 self.witness.observe(life)
+                if self.settings.flush == "async":
+                    self._unsynced.observe(life)
                 if life.replica.failure is None:
                     platter.observe()
                     life.waiting.observe()
@@ -314,6 +317,7 @@ class SimGroup:
         )
         node.disk.loop = environment.loop.as_loop
         environment.wall_offset_ms = lambda: node.wall_wrong_by(self.scheduler.now)
+        environment.hangs = lambda lane: lane in node.hung_lanes
         environment.sync_delay_s = lambda _lane: node.sync_delay_s * (0.2 + environment.random().random() * 1.8)
 
         def sent(to: str, message: Message) -> None:
@@ -348,7 +352,7 @@ class SimGroup:
         def failed(error: BaseException) -> None:
             environment.call_soon(lambda: self._replica_failed(life, error))
 
-        life.serving = self._serve(self, life)
+        life.serving = self._make_service(self, life)
         replica = Replica(
             node.config, opened, environment, transport, life.machine, engine=self._engine, on_failure=failed
         )
@@ -372,7 +376,7 @@ class SimGroup:
         self.witness.observe(life)
 
     def _replica_failed(self, life: Life, error: BaseException) -> None:
-        """What a process does whose replica failed: it exits.  Only what was injected may end one."""
+        """Act as a process whose replica failed: exit. Only an injected fault may end a replica."""
         node = life.node
         if node.losing_power or node.life is not life:
             return
@@ -380,16 +384,16 @@ class SimGroup:
         failing = node.failing_disk and isinstance(error, DISK_ERRORS)
         astray = isinstance(error, ContradictionError) and self.witness.losses.are_possible
         if not (failing or astray or (node.rotten and isinstance(error, CorruptionError))):
-            raise Violation("a replica fails only when its disk does", f"{node.name}: {error!r}") from error
+            raise Violation("a replica fails only if its disk fails", f"{node.name}: {error!r}") from error
         self.kill(node.name)
         if isinstance(error, ContradictionError | StateDivergedError):
-            # A loss of power in the middle of this leaves half of each incarnation: the node waits for a leader then.
+            # A power loss during this leaves half of each incarnation. Such a node waits for a leader.
             node.lost_files = True
-            self._set_aside(node, lambda: life.replica.identity)
+            self._set_aside(node, lambda: life.replica.own_group.directory)
 
     def _set_aside(self, node: SimNode, identity: Callable[[], Identity]) -> bool:
-        """Have a node become another incarnation; False if its disk fails, or its power, in the middle of that."""
-        done = node.set_aside(identity, self._mint)
+        """Make a node a new incarnation. Return False if its disk or its power fails meanwhile."""
+        done = node.set_aside(identity, self._make_incarnation)
         if node.losing_power:
             self._lose_power(node)
         return done
@@ -397,25 +401,25 @@ class SimGroup:
     def _lose_power(self, node: SimNode) -> None:
         node.losing_power = False
         node.disk.faults.clear()
-        # With everything kept it is a process that is killed in the middle of its work.
+        # With everything kept, this is the same as a process that is killed in the middle of its work.
         self.crash(node.name, self.random.choice(("random", "random", "all")))
 
     def kill(self, name: str) -> None:
-        """SIGKILL: the process is gone, what it wrote stays."""
+        """Kill the process (SIGKILL). Its files keep everything that was written."""
         life = self.nodes[name].life
-        self._end(name)
+        self._end_life(name)
         if life is not None:
             self._hang_up(life)
         self.nodes[name].disk.kill()
 
     def crash(self, name: str, keep: Keep) -> None:
-        """Power loss: what was not synced is lost as `keep` says."""
-        self._end(name)
+        """Cut the power. Bytes that were not synced are lost as `keep` says."""
+        self._end_life(name)
         self.witness.power_lost(name)
         self.nodes[name].boots += 1
         self.nodes[name].disk.crash(self.random, keep)
 
-    def _end(self, name: str) -> None:
+    def _end_life(self, name: str) -> None:
         node = self.nodes[name]
         life, node.life = node.life, None
         node.disk.entered = node.disk.written = None
@@ -433,27 +437,27 @@ class SimGroup:
 
     def wipe(self, name: str) -> None:
         """Lose the whole directory."""
-        self._end(name)
+        self._end_life(name)
         node = self.nodes[name]
         self.witness.amnesia(name)
-        node.disk = self._new_disk(name)
+        node.disk = self._make_disk(name)
         node.rotten = False
 
     def stop(self, name: str) -> None:
-        """An orderly stop, which may take a while."""
+        """Stop a node in an orderly way, which may take a while."""
         life = self.nodes[name].life
         if life is not None and not life.stopping:
             life.stopping = True
-            life.environment.call_soon(lambda: life.service.stop(lambda: self._stopped(life)))
+            life.environment.call_soon(lambda: life.service.stop(lambda: self._finish_stop(life)))
 
-    def _stopped(self, life: Life) -> None:
+    def _finish_stop(self, life: Life) -> None:
         node = life.node
         if node.life is not life:
             return
         life.replica.stop()
         life.waiting.require_nothing("when their replica stops")
         life.environment.close()
-        self._end(node.name)
+        self._end_life(node.name)
         self._hang_up(life)
         try:
             with excepted("nothing is served any more"):
@@ -470,11 +474,11 @@ class SimGroup:
 
     @property
     def damaged(self) -> bool:
-        """Some node is down because of bit rot, or knows that it lacks entries because of it."""
+        """True if a node is down because of bit rot, or knows that rot has taken entries from it."""
         return any(node.damaged for node in self.nodes.values())
 
     def can_spare(self, name: str) -> bool:
-        """Whether the others can elect a leader who takes a node back that has forgotten everything."""
+        """Return whether the others can elect a leader who takes this node back after it has forgotten everything."""
         leader = self.leader
         if leader is None or leader.replica is None:
             return False
@@ -483,21 +487,21 @@ class SimGroup:
 
     @property
     def rotten(self) -> bool:
-        """Bits of some disk were flipped: what it serves may be wrong until its scrub has found out."""
+        """True if bits of any disk were flipped. Such a disk may serve wrong bytes until its scrub has found them."""
         return any(node.rotten for node in self.nodes.values())
 
     @property
     def was_flipped(self) -> bool:
-        """A bit of some small file was flipped at some time: nodes say so when they find that."""
+        """True if a bit of any small file was ever flipped. Nodes log an error when they find that."""
         return any(node.flipped is not None for node in self.nodes.values())
 
     @property
     def paused_until(self) -> float:
-        """When the last of the nodes that stand still goes on; a moment that has passed if all go on."""
+        """Moment at which the last paused node continues. It is in the past if no node is paused."""
         return max((node.life.environment.paused_until for node in self.running if node.life is not None), default=0.0)
 
     def healthy(self) -> bool:
-        """Every node runs, is a voter, leads or follows the ready leader, and has applied everything."""
+        """Return whether all nodes are up, have their role, follow the ready leader and have applied everything."""
         leader = self.leader
         if leader is None or leader.replica is None:
             return False
@@ -507,6 +511,3 @@ class SimGroup:
             return False
         caught_up = (node.has_caught_up(head, stays_learner=node.name in stay) for node in self.nodes.values())
         return all(caught_up) and len(membership.members) == len(self.nodes)
-
-
-KEEPS: tuple[Keep, ...] = ("none", "random", "all")

@@ -1,8 +1,7 @@
-"""Judge of elections: who hears a live leader lets nobody else take its place (Ongaro's dissertation, 4.2.3).
+"""Judge of elections: a replica that hears a live leader does not vote for another (Ongaro's dissertation, 4.2.3).
 
-A node that was cut off, or stood still, comes back with timers that have run out: it must not depose a leader that a
-majority hears, so it raises its term only once a majority would vote for it.  A transfer, which the leader itself asked
-for, may.
+A node that was cut off or paused comes back with expired timers. It must not depose a leader that a majority hears. So
+it raises its term only once a majority would vote for it. A leadership transfer is exempt: the leader asked for it.
 """
 
 from __future__ import annotations
@@ -21,39 +20,39 @@ from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.violation import require
 
 SURE_SHARE = 0.9
-"""Of the least election time-out: within it there is no doubt that the leader was heard."""
+"""Share of the minimum election time-out within which the leader certainly counts as heard."""
 
 
 class Hearing:
-    """Between the network and one replica: knows when it last heard whom."""
+    """Observer between the network and a replica. It knows when the replica last heard each member."""
 
     def __init__(self, replica: Replica, environment: SimEnvironment) -> None:
         self._replica = replica
         self._environment = environment
-        self._sure_s = replica.config.election_min_ms / 1000 * SURE_SHARE
+        self._certain_s = replica.config.election_min_ms / 1000 * SURE_SHARE
         self._heard_term = -1
         self._heard_at = 0.0
         self._contacts: dict[ReplicaId, float] = {}
-        """When members of the group that this replica leads were last heard."""
+        """Time of the last message from each member of the group that this replica leads."""
         self._contacts_term = -1
-        self._asked: VoteRequest | None = None
-        """The request that is being answered, if no vote may come of it."""
+        self._forbidden_request: VoteRequest | None = None
+        """The vote request that is being handled and that must not be granted, or None."""
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
-        """See `Receiver.on_message`."""
+        """Pass a message to the replica, and check that a vote request deposes no leader that is heard."""
         replica = self._replica
         engine = replica.engine
         if not isinstance(message, VoteRequest):
             replica.on_message(sender, message, payload)
-            self._note(sender, message)
+            self._note_message(sender, message)
             return
-        if message.transfer or not self._hears():
+        if message.transfer or not self._hears_leader():
             replica.on_message(sender, message, payload)
             return
         before = (engine.term, engine.role)
-        self._asked = message
+        self._forbidden_request = message
         replica.on_message(sender, message, payload)
-        self._asked = None
+        self._forbidden_request = None
         require(
             replica.failure is not None or (engine.term, engine.role) == before,
             "a vote request deposes no leader that is heard",
@@ -64,33 +63,33 @@ class Hearing:
         )
 
     def sending(self, to: str, reply: VoteReply) -> None:
-        """A vote is about to leave."""
+        """Check a vote that is about to be sent."""
         require(
-            self._asked is None or not reply.granted,
-            "nobody votes while a leader is heard",
+            self._forbidden_request is None or not reply.granted,
+            "no node votes while it hears a leader",
             node=self._replica.me.node_id,
             candidate=to,
             reply=reply,
         )
 
     def on_data(self, sender: ReplicaId, channel: int, data: bytes) -> None:
-        """See `Receiver.on_data`."""
+        """Pass channel data to the replica."""
         self._replica.on_data(sender, channel, data)
 
     def on_connected(self, peer: ReplicaId) -> None:
-        """See `Receiver.on_connected`."""
+        """Report a new connection to the replica."""
         self._replica.on_connected(peer)
 
     def on_disconnected(self, peer: ReplicaId) -> None:
-        """See `Receiver.on_disconnected`."""
+        """Report a lost connection to the replica."""
         self._replica.on_disconnected(peer)
 
-    def _note(self, sender: ReplicaId, message: Message) -> None:
+    def _note_message(self, sender: ReplicaId, message: Message) -> None:
         engine, now = self._replica.engine, self._environment.clock
         if message.term != engine.term:
             return
         if isinstance(message, Heartbeat):
-            # Nothing else counts for sure: what carries entries or a snapshot may wait for space, or be dropped.
+            # Only heartbeats count for sure. Messages with entries or snapshots may wait for space or be dropped.
             self._heard_term, self._heard_at = engine.term, now
         elif isinstance(message, HeartbeatReply | AppendReply) and engine.is_leader:
             if self._contacts_term != engine.term:
@@ -98,9 +97,9 @@ class Hearing:
                 self._contacts.clear()
             self._contacts[sender] = now
 
-    def _hears(self) -> bool:
-        """Whether a leader, perhaps this replica itself, is alive beyond doubt."""
-        engine, since = self._replica.engine, self._environment.clock - self._sure_s
+    def _hears_leader(self) -> bool:
+        """Return whether a leader is alive beyond doubt. The leader may be this replica itself."""
+        engine, since = self._replica.engine, self._environment.clock - self._certain_s
         if not engine.is_leader:
             return engine.leader is not None and self._heard_term == engine.term and self._heard_at > since
         if self._contacts_term != engine.term:
@@ -111,22 +110,22 @@ class Hearing:
 
 
 class PreVotes:
-    """Who would vote for whom."""
+    """Record of pre-votes: which voter would vote for which candidate."""
 
     def __init__(self) -> None:
-        self._granted: dict[tuple[int, str], set[ReplicaId]] = {}
+        self._voters_by_candidate: dict[tuple[int, str], set[ReplicaId]] = {}
 
     def granted(self, voter: ReplicaId, to: str, term: int) -> None:
-        """A voter would vote for a node in a term."""
-        self._granted.setdefault((term, to), set()).add(voter)
+        """Note that a voter would vote for a node in a term."""
+        self._voters_by_candidate.setdefault((term, to), set()).add(voter)
 
     def check(self, replica: Replica, request: VoteRequest) -> None:
-        """A node asks for votes in a term that it has begun."""
+        """Check that a candidate that asks for votes in a new term had a majority of pre-votes."""
         membership = replica.engine.membership
-        promised = {*self._granted.get((request.term, replica.me.node_id), ()), replica.me}
+        promised = {*self._voters_by_candidate.get((request.term, replica.me.node_id), ()), replica.me}
         require(
             request.transfer or len(promised.intersection(membership.voters)) >= membership.quorum,
-            "nobody begins a term without a majority that would vote for it",
+            "no node begins a term without a majority that would vote for it",
             candidate=replica.me.node_id,
             term=request.term,
             promised=sorted(map(str, promised)),

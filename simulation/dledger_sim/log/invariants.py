@@ -1,23 +1,30 @@
-"""Invariants that hold after every event, checked incrementally for the node on which it happened.
+"""Invariants that hold after every event, checked incrementally for the node of the event.
 
-The witness sees everything at once: all replicas' memory, the bytes that are really on all platters, every message
-that leaves, every operation of every client.
+The witness sees:
 
-1. Election safety: one leader a term.
-2. Leader completeness: who becomes leader holds every entry committed in an earlier term.
-3. Log matching and state machine safety: all replicas commit the same entry (term, position, chain crc) at an index,
-   and have the same state after applying it.
-4. Durability: what is committed first lies, byte for byte, on the platters of a majority.
-5. A commit index never goes back within one life; nothing is applied that is not committed.
-6. An acknowledgement names entries that are on the sender's platter and equal to its leader's.
-7. No message carries a term, and no vote leaves, that the sender's platter does not know; nobody votes twice in a term.
-8. An operation answered `ok` is applied at exactly the answered position; one answered `fail` never appears; none
-   appears twice.
-9. A committed entry, once written anywhere, is truncated nowhere.
-10. A read returns at least what was acknowledged, or read, before it began.
-11. What a member acknowledged it still has when it starts again.
+- the memory of all replicas
+- the bytes that are really on all platters
+- every message that leaves
+- every operation of every client
 
-`platter`, `memberships`, `hearing`, `waiting` and `losses` judge the rest.
+The invariants:
+
+1. Election safety: at most one leader per term.
+2. Leader completeness: a new leader holds every entry committed in an earlier term.
+3. Log matching and state machine safety: all replicas commit the same entry (term, position, chain crc) at an index.
+  They have the same state after applying it.
+4. Durability: when an entry is first committed, it lies, byte for byte, on the platters of a majority.
+5. A commit index never goes back within one life. Only committed entries are applied.
+6. An acknowledgement names entries that are on the sender's platter and equal to the leader's.
+7. No message carries a term, and no vote leaves, unless it is on the sender's platter. No replica votes twice in a
+  term.
+8. An operation answered `ok` is applied at exactly the answered position. An operation answered `fail` never appears.
+  No operation appears twice.
+9. A committed entry, once written anywhere, is never truncated.
+10. A read returns at least the writes that were acknowledged, or read, before it began.
+11. A member still has everything that it acknowledged when it starts again.
+
+`workload` checks the tenth. `platter`, `memberships`, `hearing`, `waiting` and `losses` check further invariants.
 """
 
 from __future__ import annotations
@@ -29,11 +36,11 @@ from collections.abc import Callable, Sequence
 from dledger.consensus.messages import Message
 from dledger.core.messages import AppendReply, HeartbeatReply, InstallSnapshot, VoteReply, VoteRequest
 from dledger.errors import CorruptionError
-from dledger.loop_guard import excepted
 from dledger.statemachine import CommittedEntry
 from dledger.store.segments import segment_path
 from dledger.testing.disk import SimDisk
 from dledger.types import EntryMeta, ReplicaId, Role, SnapshotMeta
+from dledger_base.loop_guard import excepted
 from dledger_sim.log.hearing import PreVotes
 from dledger_sim.log.life import Life
 from dledger_sim.log.losses import Identity, Losses
@@ -48,8 +55,8 @@ Applied = Callable[[CommittedEntry, Sequence[tuple[int, int, int]], int], None]
 _LEADER = Role.LEADER
 
 
-def _entry(life: Life, index: int) -> EntryMeta | None:
-    """A kept entry's meta, or None if bit rot has made it unreadable."""
+def _find_entry(life: Life, index: int) -> EntryMeta | None:
+    """Return a kept entry's metadata, or None if bit rot has made it unreadable."""
     try:
         with excepted("the judge is no part of the node"):
             return life.replica.store.meta(index)
@@ -60,39 +67,45 @@ def _entry(life: Life, index: int) -> EntryMeta | None:
 
 
 class Witness:
-    """Knows what was promised, and raises `Violation` when a promise is broken."""
+    """Judge of the invariants. It raises `Violation` when one of them is broken."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, ReplicaId] = {}
         self.votes: dict[tuple[int, ReplicaId], ReplicaId] = {}
         self.committed: list[Identity] = []
         self.committed_in: list[int] = []
-        """The term of the leader that committed each."""
+        """Term of the leader that committed each entry."""
         self.states: dict[tuple[int, int, int], int] = {}
-        """By index, term and position: what is lost had states, too."""
+        """Digest of the state by index, term and position. Lost entries had states as well."""
         self.applied: dict[int, int] = {}
-        """Operation to position, of everything any replica applied."""
+        """Position of every operation that any replica applied."""
         self.failed: set[int] = set()
         self.lives: dict[ReplicaId, Life] = {}
         self.forgetful: dict[ReplicaId, int] = {}
-        """Members whose platters were wiped or damaged: they count as holding what lay below this position."""
-        self._ends: dict[ReplicaId, int] = {}
-        """Where the log ended of members that do not run."""
+        """Position per member whose platter was wiped or damaged.
+
+        The member counts as a holder of everything below it.
+        """
+        self._log_ends: dict[ReplicaId, int] = {}
+        """End of the log of each member that does not run."""
         self.disks: dict[ReplicaId, SimDisk] = {}
         self.memberships = CommittedMemberships()
         self._pre_votes = PreVotes()
         self.sync = True
-        """An acknowledgement waits for the platter; else for the page cache, and `losses` says who is excused."""
+        """True if an acknowledgement waits for the platter.
+
+        Otherwise it waits for the page cache only, and `losses` has the exceptions from the invariants.
+        """
         self.losses = Losses()
         self._promised: dict[ReplicaId, Identity] = {}
-        """(index, position, chain crc) of the highest entry that a member acknowledged and still has to have."""
+        """Highest entry that a member acknowledged and must still have, as (index, position, chain crc)."""
         self.happened: Counter[str] = Counter()
-        """Rare things that a run is meant to reach."""
+        """Number of times that each rare event happened. A campaign is meant to reach them all."""
 
     # ---------------------------------------------------------------- lives
 
     def started(self, life: Life) -> None:
-        """A node began to run."""
+        """Check a node that has just started."""
         replica = life.replica
         self.lives[life.replica_id] = life
         self.disks[life.replica_id] = life.node.disk
@@ -105,22 +118,22 @@ class Witness:
         self._check_doubt(life)
 
     def _check_promise(self, life: Life) -> None:
-        """What a member acknowledged before it went down it has still, unless a fault made it forget."""
+        """Check that a member still has what it acknowledged before it went down, unless a fault made it forget."""
         promised = self._promised.get(life.replica_id)
         store = life.replica.store
         if promised is None or self._is_excused(life.replica_id, promised[1]) or promised[0] < store.first_index:
             return
-        meta = _entry(life, promised[0]) if promised[0] <= store.last_index else None
+        meta = _find_entry(life, promised[0]) if promised[0] <= store.last_index else None
         require(
             promised[0] <= store.last_index and (meta is None or meta.chain_crc == promised[2]),
-            "what a member acknowledged it has when it starts again",
+            "a member that starts again has the entries that it acknowledged",
             node=life.node.name,
             promised=promised,
             last=store.last_index,
         )
 
     def power_lost(self, name: str) -> None:
-        """A node's host goes down: what is in its page cache only is gone."""
+        """Note that a node's host goes down, which loses the page cache."""
         if not self.sync:
             for member in self.disks:
                 if member.node_id == name:
@@ -128,12 +141,12 @@ class Witness:
                     self.losses.power_lost(member, -1 if promised is None else promised[0])
 
     def loss_accepted(self, life: Life, last_index: int) -> None:
-        """An operator lets a node that starts vote, although what it acknowledged may be missing."""
+        """Note that an operator lets a starting node vote, although entries that it acknowledged may be missing."""
         self.happened["loss accepted"] += 1
         self.losses.accepted(life.replica_id, last_index)
 
     def _check_doubt(self, life: Life) -> None:
-        """Who was in doubt votes again once it has what it acknowledged, as far as that is committed."""
+        """Check that a member in doubt votes only once it has all committed entries that it acknowledged."""
         if self.sync or not life.replica.engine.may_vote:
             return
         owed = self.losses.made_good(life.replica_id)
@@ -141,56 +154,56 @@ class Witness:
         index = -1 if owed is None else self.losses.must_hold(min(owed, len(self.committed) - 1))
         if index < store.first_index:
             return
-        meta = _entry(life, index) if index <= store.last_index else None
+        meta = _find_entry(life, index) if index <= store.last_index else None
         require(
             (meta is not None and meta.chain_crc == self.committed[index][2]) or life.node.rotten,
-            "who was in doubt votes again once it has what it acknowledged",
+            "a node in doubt votes again once it has the entries that it acknowledged",
             node=life.node.name,
             acknowledged=owed,
             last=store.last_index,
         )
 
     def snapshot_listed(self, life: Life, meta: SnapshotMeta) -> None:
-        """A snapshot that a node made, or received, is listed."""
+        """Check a snapshot that a node made or received, when the node lists it."""
         if self.losses.is_void(meta.last_index, meta.chain_crc):
             return
         self.memberships.check_snapshot(life.node.name, meta, len(self.committed) - 1)
 
     def ended(self, life: Life) -> None:
-        """A node runs no more."""
+        """Note that a node has ended."""
         if self.lives.get(life.replica_id) is life:
             del self.lives[life.replica_id]
-            self._ends[life.replica_id] = life.replica.store.end_position
+            self._log_ends[life.replica_id] = life.replica.store.end_position
 
     @property
     def end_position(self) -> int:
-        """No log goes beyond, be it that of a member that does not run."""
+        """Highest end of any log, including the logs of members that do not run."""
         ends = [life.replica.store.end_position for life in self.lives.values()]
-        return max([*ends, *self._ends.values()], default=0)
+        return max([*ends, *self._log_ends.values()], default=0)
 
     def amnesia(self, name: str) -> None:
-        """All that a node ever held is lost, by an injected fault."""
+        """Note that an injected fault has wiped or damaged a node's platter: any of its entries may be gone."""
         for member in self.disks:
             if member.node_id == name:
                 life = self.lives.get(member)
-                end = self._ends[member] if life is None else life.replica.store.end_position
+                end = self._log_ends[member] if life is None else life.replica.store.end_position
                 self.forgetful[member] = max(end, self.forgetful.get(member, 0))
 
     def forgotten_to(self, name: str) -> int:
-        """The position below which a node may have lost its log."""
+        """Return the position below which a node may have lost its log."""
         return max([end for member, end in self.forgetful.items() if member.node_id == name], default=0)
 
     def _is_excused(self, member: ReplicaId, position: int) -> bool:
-        """Whether a member may have lost what lies at a position of the log."""
+        """Return whether a member may have lost its log at a position."""
         return position < self.forgetful.get(member, 0)
 
     # ---------------------------------------------------------------- after every event
 
     def observe(self, life: Life) -> None:
-        """Something happened on a node."""
+        """Check a node after an event."""
         replica = life.replica
-        if replica.failure is not None or replica.rewriter.active:
-            return  # the log that the engine knows is there once it is rewritten
+        if replica.failure is not None or replica.rewriter.is_active:
+            return  # until the log is rewritten, the disk does not have the log that the engine knows
         engine, store = replica.engine, replica.store
         if not self.sync:
             self._check_doubt(life)
@@ -229,15 +242,16 @@ class Witness:
         engine, store = life.replica.engine, life.replica.store
         leader = self.leaders.setdefault(engine.term, life.replica_id)
         require(leader == life.replica_id, "one leader a term", term=engine.term, first=leader, second=life.replica_id)
-        # Votes may arrive late: a leader need not know what leaders of higher terms have committed meanwhile.
+        # Votes may arrive late: a leader need not know the entries that leaders of higher terms have committed
+        # meanwhile.
         last = self.losses.must_hold(bisect_left(self.committed_in, engine.term) - 1)
         if store.first_index > last:
             return
-        meta = _entry(life, last) if last <= store.last_index else None
+        meta = _find_entry(life, last) if last <= store.last_index else None
         held = None if meta is None else (meta.term, meta.position, meta.chain_crc)
         require(
             held == self.committed[last] or (life.node.rotten and last <= store.last_index),
-            "a leader holds what was committed in earlier terms",
+            "a leader holds all entries that were committed in earlier terms",
             leader=life.replica_id,
             term=engine.term,
             index=last,
@@ -266,21 +280,21 @@ class Witness:
     def _check_commit(self, life: Life, index: int) -> None:
         store = life.replica.store
         if index < store.first_index:
-            # Its log begins behind that entry, which may be one of those that were lost meanwhile.
+            # The replica's log begins behind that entry. Its snapshot may contain entries that were lost since.
             base = store.snapshots.at_or_below(store.first_position) if self.losses.are_possible else None
             life.astray = base is not None and self.losses.is_void(base.last_index, base.chain_crc)
             return
-        meta = _entry(life, index)
+        meta = _find_entry(life, index)
         if meta is None:
             return
         found = (meta.term, meta.position, meta.chain_crc)
         committed = self.committed
         if self._is_astray(life, index, found):
             return
-        # Of a later leader: its entry there may be older than the one that is lost.
+        # A later leader commits here: its entry may be older than the entry that is lost.
         is_later = index < len(committed) and life.replica.engine.term > self.committed_in[index]
         if is_later and committed[index] != found and self.losses.may_lose(index):
-            self._lose(index)
+            self._note_lost(index)
         if index < len(committed):
             require(
                 committed[index] == found,
@@ -304,18 +318,18 @@ class Witness:
             for voter in membership.voters
             if self._is_excused(voter, meta.position)
             or self.losses.excuses(voter, index)
-            or (voter in self.disks and self._held(self.disks[voter], path, offset, meta.size) == data)
+            or (voter in self.disks and self._read_disk(self.disks[voter], path, offset, meta.size) == data)
         ]
         require(
             len(holders) >= membership.quorum,
-            "what is committed lies on the platters of a majority",
+            "a committed entry is on the platters of a majority",
             index=index,
             holders=[str(holder) for holder in holders],
             voters=len(membership.voters),
         )
 
     def _is_astray(self, life: Life, index: int, found: Identity) -> bool:
-        """Whether a replica commits what is lost, which only a leader can tell it."""
+        """Return whether a replica commits lost entries. Only a leader can inform the replica of the loss."""
         if not self.losses.are_possible or self.committed[index : index + 1] == [found]:
             return False
         newest = self.committed_in[-1] if self.committed_in else 0
@@ -325,19 +339,19 @@ class Witness:
         life.astray = late or self.losses.is_void(index, found[2])
         return life.astray
 
-    def _lose(self, first_index: int) -> None:
-        """Another entry is committed at an index: what was committed from there on is lost."""
+    def _note_lost(self, first_index: int) -> None:
+        """Note that another entry was committed at an index: the entries committed from there on are lost."""
         self.happened["committed entries lost"] += 1
         self.losses.lose(first_index, self.committed[first_index:])
         self.memberships.lost(first_index)
         del self.committed[first_index:], self.committed_in[first_index:]
 
-    def _held(self, disk: SimDisk, path: str, offset: int, size: int) -> bytes:
-        """What of a file an acknowledgement may rest on."""
+    def _read_disk(self, disk: SimDisk, path: str, offset: int, size: int) -> bytes:
+        """Return a part of a file from the platter, or from the page cache without `sync`."""
         return disk.durable_bytes(path, offset, size) if self.sync else disk.cached_bytes(path, offset, size)
 
     def truncating(self, life: Life, first_index: int) -> None:
-        """Entries from `first_index` on are about to be dropped; none of them may be a committed one."""
+        """Check that none of the entries from `first_index` on, which are about to be dropped, is committed."""
         self.happened["entries truncated"] += 1
         promised = self._promised.get(life.replica_id)
         if promised is not None and promised[0] >= first_index:
@@ -345,7 +359,7 @@ class Witness:
         self._check_dropped(life, first_index)
 
     def replacing(self, life: Life, base: SnapshotMeta) -> None:
-        """The log is about to be replaced by a snapshot; nothing that was committed behind it may go."""
+        """Check that a snapshot that replaces the log drops no committed entry after its last entry."""
         promised = self._promised.get(life.replica_id)
         if promised is not None and promised[0] > base.last_index:
             del self._promised[life.replica_id]
@@ -354,7 +368,7 @@ class Witness:
     def _check_dropped(self, life: Life, first_index: int) -> None:
         last = min(life.replica.store.last_index, len(self.committed) - 1)
         for index in range(first_index, last + 1):
-            meta = _entry(life, index)
+            meta = _find_entry(life, index)
             require(
                 meta is None
                 or (meta.term, meta.position, meta.chain_crc) != self.committed[index]
@@ -367,7 +381,7 @@ class Witness:
     # ---------------------------------------------------------------- messages
 
     def sending(self, life: Life, to: str, message: Message) -> None:
-        """A message is about to leave a node."""
+        """Check a message that is about to leave a node."""
         if isinstance(message, AppendReply | HeartbeatReply):
             self._check_acknowledgement(life, message)
             if isinstance(message, AppendReply) and message.rejected:
@@ -390,7 +404,9 @@ class Witness:
         elif isinstance(message, VoteReply):
             life.hearing.sending(to, message)
             doubtful = message.granted and self.losses.is_in_doubt(life.replica_id)
-            require(not doubtful, "who is in doubt votes for nobody", node=life.node.name, candidate=to, reply=message)
+            require(
+                not doubtful, "a node in doubt votes for no candidate", node=life.node.name, candidate=to, reply=message
+            )
             if message.pre:
                 promised = 0
                 if message.granted:
@@ -439,7 +455,7 @@ class Witness:
         )
         if match < store.first_index:
             return
-        meta = _entry(life, match)
+        meta = _find_entry(life, match)
         if meta is None:
             return
         if self.sync:
@@ -452,7 +468,7 @@ class Witness:
             return
         log = leader.replica.store
         if log.first_index <= match and leader.replica.engine.is_leader:
-            known = _entry(leader, match) if match <= log.last_index else None
+            known = _find_entry(leader, match) if match <= log.last_index else None
             require(
                 match <= log.last_index and (known is None or known.chain_crc == meta.chain_crc),
                 "an acknowledged entry equals the leader's",
@@ -465,13 +481,18 @@ class Witness:
     # ---------------------------------------------------------------- operations
 
     def applying(self, me: ReplicaId) -> Applied:
-        """What a replica's state machine reports: the entry, its (key, operation, position)s, the state after it."""
+        """Return the callback for a replica's state machine.
+
+        It gets the entry, its units as (key, operation, position), and the digest of the new state.
+        """
 
         def applied(entry: CommittedEntry, units: Sequence[tuple[int, int, int]], state: int) -> None:
             known = self.states.setdefault((entry.index, entry.term, entry.position), state)
             require(known == state, "equal logs make equal states", node=me, index=entry.index)
             for _, operation, position in units:
-                require(operation not in self.failed, "what failed never appears", operation=operation, node=me)
+                require(
+                    operation not in self.failed, "a failed operation is never applied", operation=operation, node=me
+                )
                 first = self.applied.setdefault(operation, position)
                 require(
                     first == position,
@@ -484,16 +505,16 @@ class Witness:
         return applied
 
     def answered_ok(self, operation: int, position: int) -> None:
-        """A client is told that its operation is in the log."""
+        """Check an operation that is answered as logged."""
         require(
             self.applied.get(operation) == position,
-            "what is acknowledged is applied at the position named",
+            "an acknowledged operation is applied at the position that its answer names",
             operation=operation,
             answered=position,
             applied=self.applied.get(operation),
         )
 
     def answered_fail(self, operation: int) -> None:
-        """A client is told that its operation was not proposed."""
-        require(operation not in self.applied, "what failed never appears", operation=operation)
+        """Check an operation that is answered as not proposed."""
+        require(operation not in self.applied, "a failed operation is never applied", operation=operation)
         self.failed.add(operation)

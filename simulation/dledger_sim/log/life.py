@@ -1,4 +1,4 @@
-"""One node of a simulated group, and one run of its process."""
+"""Node of a simulated group, and a run of its process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Final
 
 from dledger.config import ReplicaConfig
 from dledger.errors import IdentityError, LogFullError, StorageError
-from dledger.loop_guard import excepted
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
 from dledger.replica.opening import set_aside
 from dledger.replica.replica import Replica
 from dledger.statemachine import StateMachine
 from dledger.store.identity import Identity, read_identity
-from dledger.testing.disk import DiskImage, SimDisk
+from dledger.store.snapshots import DIRECTORY as SNAPSHOTS
+from dledger.testing.disk import SimDisk
+from dledger.testing.disk_faults import DiskImage
 from dledger.types import ReplicaId
+from dledger_base.loop_guard import excepted
 from dledger_sim.log.environment import SimEnvironment
 from dledger_sim.log.hearing import Hearing
 from dledger_sim.log.network import SimTransport
@@ -26,12 +28,12 @@ from dledger_sim.log.violation import require
 from dledger_sim.log.waiting import Waiting
 
 DISK_ERRORS: Final = (StorageError, LogFullError, OSError)
-"""What an injected error of a disk may come to."""
+"""Errors that an injected disk error may cause."""
 
 
 @dataclass(slots=True)
 class SimNode:
-    """One node directory and what runs on it."""
+    """Node directory, with the process that runs on it."""
 
     name: str
     disk: SimDisk
@@ -41,56 +43,76 @@ class SimNode:
     life: Life | None = None
     lives: int = 0
     rotten: bool = False
-    """Bits of its disk were flipped, and may be found to be at any time: it may refuse to go on, or to start."""
+    """True once bits of its disk flipped. The node may find them at any time and refuse to continue or to start."""
     rotten_below: int = 0
-    """A bit of its log was flipped under its eyes, below this position: see `may_lose_power`."""
+    """Position below which a bit of its log was flipped while the node ran (see `may_lose_power`)."""
     flipped: tuple[str, int, bytes] | None = None
-    """A small file of which a bit was flipped last: from where on, and what those bytes have been since."""
+    """Small file with the newest flipped bit: path, first byte, and the bytes since the flip.
+
+    The bytes are empty if a sector has gone bad there instead.
+    """
     losing_power: bool = False
-    """Every disk operation fails from now on; the crash follows at the end of the event."""
+    """True while every disk operation fails because of a power cut. The crash follows at the end of the event."""
     lost_files: bool = False
-    """What it had promised was deleted, and not who it is: it must come back as another member."""
+    """True if its promises were deleted but not its identity: it must come back as another member."""
     boots: int = 0
-    """How often its host went down."""
+    """Number of times that its host went down."""
     loss_accepted: bool = False
-    """An operator lets its next start vote, whatever it has lost."""
+    """True if an operator lets its next start vote, even if it has lost entries."""
     failing_disk: bool = False
-    """An injected error has struck: it may end this life, or keep the next one from beginning."""
+    """True once an injected disk error has struck. The error may end this life, or prevent the next start."""
     sync_delay_s: float = 0.001
+    hung_lanes: tuple[str, ...] = ()
+    """Lanes whose works the disk leaves unanswered now."""
+    hung_call: tuple[str, str] | None = None
+    """Operation that the disk leaves unanswered now, and the beginning of the paths for which it does."""
     wall_offset_ms: int = 0
     wall_gain: float = 0.0
     """Seconds that its wall clock gains each second, since `wall_gains_from`."""
     wall_gains_from: float = 0.0
     copy: DiskImage | None = None
-    """An old copy of its directory that may be put back."""
+    """Old copy of its directory that may be put back."""
 
     @property
     def damaged(self) -> bool:
-        """It is down because of bit rot, or knows that it lacks entries because of it."""
+        """True if it is down because of bit rot, or knows that rot has taken entries from it."""
         return self.rotten and (self.life is None or bool(self.life.replica.store.corrupt_ranges))
 
     @property
+    def flipped_snapshot(self) -> int:
+        """Position of the snapshot with the newest flipped bit. It is 0 if the flip struck another file."""
+        directory, _, name = self.flipped[0].rpartition("/") if self.flipped else ("", "", "")
+        return int(name) if directory == SNAPSHOTS and name.isdigit() else 0
+
+    @property
     def has_flipped_record(self) -> bool:
-        """A bit of a small file was flipped, and nothing has been written there yet: what stands twice, or can be had
-        again.
+        """True if a bit of a small file was flipped and nothing has been written there since.
+
+        Such a file has a second copy or can be made again.
         """
         if self.flipped is None:
             return False
         path, begin, since = self.flipped
+        if not since:
+            return self.disk.is_spoiled(path, begin)
         return self.disk.image().files.get(path, b"")[begin : begin + len(since)] == since
 
     @property
     def may_lose_power(self) -> bool:
-        """Whether a recovery would tell rot from a torn write: not rot above the durable mark, once power is lost.
+        """True if a recovery would tell rot from a torn write.
 
-        1. Entry 118 rots, acknowledged and above the mark. 2. Entries 119 to 143 are acknowledged. 3. Power is lost
-        before the mark is synced. 4. The log ends with 117.
+        It cannot do so for rot above the durable mark after a power loss.
+
+        1. Entry 118 rots; it is acknowledged and above the mark.
+        2. Entries 119 to 143 are acknowledged.
+        3. Power is lost before the mark is synced.
+        4. The log ends with 117.
         """
         marked = durable_mark(self.disk)
         return self.rotten_below <= (0 if marked is None else marked.position)
 
     def has_caught_up(self, head: Replica, *, stays_learner: bool) -> bool:
-        """Whether it runs, is what it is to be, and has applied and made durable all that the leader `head` has."""
+        """Return whether the node has its role and has applied and synced everything that the leader `head` has."""
         replica, life = self.replica, self.life
         if replica is None or life is None or life.stopping or life.environment.paused:
             return False
@@ -104,8 +126,9 @@ class SimNode:
         )
 
     def set_aside(self, identity: Callable[[], Identity], mint: Callable[[], str]) -> bool:
-        """Put what it held as this identity out of the way, and become another incarnation; False if its disk does not
-        take that now.
+        """Set the files of this identity aside, and become a new incarnation.
+
+        Return False if the disk refuses that now.
         """
         try:
             with excepted("its process has ended"):
@@ -117,17 +140,17 @@ class SimNode:
         return True
 
     def wall_wrong_by(self, now: float) -> int:
-        """By how many ms its wall clock is wrong at a moment."""
+        """Return the error of its wall clock at a moment, in milliseconds."""
         return self.wall_offset_ms + int(self.wall_gain * (now - self.wall_gains_from) * 1000)
 
     @property
     def replica(self) -> Replica | None:
-        """The running replica, or None."""
+        """Running replica, or None."""
         return None if self.life is None else self.life.replica
 
     @property
     def identity(self) -> Identity | None:
-        """Who its directory says it is, None if that cannot be read."""
+        """Identity in its directory, or None if that cannot be read."""
         try:
             return read_identity(self.disk, self.name)
         except IdentityError:
@@ -135,7 +158,7 @@ class SimNode:
 
 
 class Life:
-    """One run of a node's process, from start to crash."""
+    """Run of a node's process, from start to crash."""
 
     def __init__(
         self, node: SimNode, environment: SimEnvironment, transport: SimTransport, me: ReplicaId, platter: Platter
@@ -149,9 +172,12 @@ class Life:
         self._running: tuple[Replica, Hearing, Waiting] | None = None
         self.stopping = False
         self.on_killed: list[Callable[[], None]] = []
-        """Called when the process ends and its machine goes on, which tells whoever is connected."""
+        """Callbacks for an end of the process alone.
+
+        The machine stays up and closes the connections, so that peers notice.
+        """
         self.on_ended: list[Callable[[], None]] = []
-        """Called when the process ends in whatever way."""
+        """Callbacks for every end of the process."""
         self.commit_seen = -1
         self.applied_seen = -1
         self.first_seen = 0
@@ -163,11 +189,11 @@ class Life:
         self.membership_from = -1
         self.term_durable = 0
         self.astray = False
-        """It holds as committed what an operator has accepted to lose."""
+        """True if the replica holds entries as committed whose loss an operator has accepted."""
 
     def run(self, replica: Replica) -> None:
-        """This is the replica that lives."""
-        self._running = replica, Hearing(replica, self.environment), Waiting(replica)
+        """Set the replica of this life."""
+        self._running = replica, Hearing(replica, self.environment), Waiting(replica, lambda: self.environment.clock)
 
     @property
     def replica(self) -> Replica:
@@ -199,9 +225,9 @@ class Life:
 
     @property
     def channels(self) -> Mapping[int, ChannelListener]:
-        """See `dledger_sim.log.network.Endpoint`."""
+        """Listeners of the node's channels, by number."""
         return self.transport.channels
 
     def deliver(self, moment: float, callback: Callable[[], None]) -> None:
-        """See `dledger_sim.log.network.Endpoint`."""
+        """Call on the node's event loop at a moment, if this life has not ended by then."""
         self.environment.call_at(moment, callback)

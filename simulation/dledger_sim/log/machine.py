@@ -1,7 +1,7 @@
-"""The state machine of the simulations: registers, and a digest of everything ever applied.
+"""State machine of the simulations: registers, and a digest of everything that was ever applied.
 
-A unit is: its length (4 bytes), key (1 byte), operation number (8 bytes), padding.  Several units of one entry stand
-back to back.
+A unit is: its length (4 bytes), key (1 byte), operation number (8 bytes), padding. Several units of an entry lie back
+to back.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from dledger.checksum import crc32
 from dledger.errors import LogFullError
 from dledger.format import iter_commands
 from dledger.replica.commands import FIRST_SERVICE_KIND
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.types import SnapshotMeta
+from dledger_base.checksum import crc32
 from dledger_sim.log.invariants import Applied
 
 _UNIT = struct.Struct(">IBQ")
@@ -27,19 +27,19 @@ CHUNK_BYTES = 16 << 10
 
 
 def encode_unit(key: int, operation: int, padding: int) -> bytes:
-    """A unit's bytes."""
+    """Return a unit's bytes."""
     return _UNIT.pack(UNIT_BYTES + padding, key, operation) + bytes(padding)
 
 
 class Written(NamedTuple):
-    """The newest write of a register."""
+    """Newest write of a register."""
 
     operation: int
     position: int
 
 
 class Pending:
-    """The context of a client's append; `resolve` is told `ok` with the position, `info` with -1, or `fail`."""
+    """Context of a client's append. `resolve` gets `ok` with the position, `info` with -1, or `fail` with -1."""
 
     __slots__ = ("operation", "position", "resolve")
 
@@ -56,7 +56,10 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 class RegisterMachine:
-    """`applied` is told every entry as it is applied; `padding_bytes` make snapshots large."""
+    """State machine with registers.
+
+    `applied` is called for every applied entry; `padding_bytes` make snapshots large.
+    """
 
     def __init__(self, padding_bytes: int, applied: Applied) -> None:
         self._applied = applied
@@ -66,7 +69,7 @@ class RegisterMachine:
         self.leadership: Leadership | None = None
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.apply`."""
+        """Apply entries: set the registers, continue the digest, and resolve the contexts."""
         for entry in entries:
             units: list[tuple[int, int, int]] = []
             offset, records = 0, entry.records
@@ -86,27 +89,27 @@ class RegisterMachine:
                     context.resolve("ok", context.position)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
-        """See `StateMachine.rebuild`; there are no views here, so nothing is ever to be rebuilt."""
+        """Fail: this machine has no views, so it never asks for a rebuild."""
         raise AssertionError(f"this machine asked for no rebuild, but got {len(entries)} entries")
 
     def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
-        """See `StateMachine.dropped`."""
+        """Resolve the contexts of dropped operations: `fail` if the log was full, else `info`."""
         for context in contexts:
             if isinstance(context, Pending):
                 context.resolve("info" if full is None else "fail", -1)
 
     def on_leadership(self, leadership: Leadership) -> None:
-        """See `StateMachine.on_leadership`."""
+        """Note the present leadership."""
         self.leadership = leadership
 
     def snapshot(self) -> Iterator[bytes]:
-        """See `StateMachine.snapshot`."""
+        """Return the chunks of a snapshot of digest and registers."""
         registers = [(key, *written) for key, written in sorted(self.registers.items())]
         encoded = msgspec.msgpack.encode(_Snapshot(self._chain, registers, self._padding))
         return iter([encoded[at : at + CHUNK_BYTES] for at in range(0, len(encoded), CHUNK_BYTES)])
 
     def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Restore:
-        """See `StateMachine.decode`."""
+        """Return a function that restores a snapshot, or the empty state without one."""
         if meta is None:
             return partial(self._restore, 0, {}, 0)
         snapshot = msgspec.msgpack.decode(b"".join(chunks), type=_Snapshot)
@@ -119,5 +122,5 @@ class RegisterMachine:
         return position
 
     def digest(self) -> int:
-        """See `StateMachine.digest`."""
+        """Return the digest of everything applied so far."""
         return self._chain

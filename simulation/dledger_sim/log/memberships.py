@@ -1,4 +1,4 @@
-"""Judge of memberships: what the log says of them is what leaders, snapshots and installs go by."""
+"""Judge of memberships: replicas, leaders and snapshots must have the memberships that the log records."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ _decode = msgspec.msgpack.Decoder(Membership).decode
 
 
 class CommittedMemberships:
-    """The memberships of the committed log, and who claims which."""
+    """Memberships of the committed log, with the checks against them."""
 
     def __init__(self) -> None:
         self._indexes = [-1]
         self._memberships = [Membership()]
 
     def found(self, initial: Membership) -> None:
-        """The group begins with these members."""
+        """Set the members with which the group begins."""
         self._memberships[0] = initial
 
     def committed(self, meta: EntryMeta, data: bytes) -> None:
-        """An entry was committed."""
+        """Note that an entry was committed."""
         if meta.kind == EntryKind.MEMBERSHIP:
             self._indexes.append(meta.index)
             self._memberships.append(_decode(data[HEADER_BYTES:]))
 
     def lost(self, first_index: int) -> None:
-        """Entries from an index on were lost, as an operator accepted."""
+        """Note that the entries from an index on were lost after an operator accepted the loss."""
         while self._indexes[-1] >= first_index:
             self._indexes.pop()
             self._memberships.pop()
 
     def at(self, index: int) -> tuple[int, Membership]:
-        """The membership, with its entry's index, in force at a committed index."""
+        """Return the membership in force at a committed index, after the index of its entry."""
         place = bisect_right(self._indexes, index) - 1
         return self._indexes[place], self._memberships[place]
 
     def check_snapshot(self, node: str, meta: SnapshotMeta | InstallSnapshot, last_committed: int) -> None:
-        """A snapshot was listed, or is on its way."""
-        require(meta.last_index <= last_committed, "a snapshot holds what is committed", node=node, snapshot=meta)
+        """Check a snapshot that was listed or is being sent."""
+        require(meta.last_index <= last_committed, "a snapshot holds only committed entries", node=node, snapshot=meta)
         require(
             (meta.membership_index, meta.membership) == self.at(meta.last_index),
             "a snapshot holds the membership of its last entry",
@@ -56,9 +56,10 @@ class CommittedMemberships:
         )
 
     def check_replica(self, life: Life, last_committed: int) -> None:
-        """What a replica takes for the membership in force at its commit index is what the log says.
+        """Check that a replica's membership at its commit index is the membership in the log.
 
-        But for who has all entries and is no founder: it learns the first membership only when that changes.
+        A replica that has seen no membership entry is exempt: only founders know the initial membership from the start.
+        Replicas with lost or unreadable entries are exempt, too.
         """
         engine = life.replica.engine
         index = min(engine.commit_index, last_committed)
@@ -67,7 +68,7 @@ class CommittedMemberships:
             return
         require(
             found == self.at(index),
-            "a replica goes by the membership that the log says",
+            "a replica uses the membership of its log",
             node=life.node.name,
             index=index,
             found=found,
@@ -76,17 +77,17 @@ class CommittedMemberships:
 
     @staticmethod
     def check_leaves(life: Life) -> None:
-        """A replica has committed something: it does not lead if that took it out."""
+        """Check that a leader steps down once it has committed its own removal."""
         engine = life.replica.engine
         require(
             engine.is_voter or not engine.is_leader or engine.membership_index > engine.commit_index,
-            "a leader that is out leads no more once that is committed",
+            "a removed leader stops leading once its removal is committed",
             node=life.node.name,
             membership=engine.membership,
         )
 
     def check_leader(self, life: Life, last_committed: int) -> None:
-        """A leader goes by another membership than before."""
+        """Check the membership to which a leader has just switched."""
         engine = life.replica.engine
         index = engine.membership_index
         if index <= last_committed:
@@ -94,7 +95,7 @@ class CommittedMemberships:
         before_index, before = engine.membership_at(index - 1)
         require(
             before_index <= last_committed,
-            "a membership change waits for the one before",
+            "a membership change waits for the previous change",
             leader=life.node.name,
             changes=(before_index, index),
             committed=last_committed,

@@ -1,43 +1,58 @@
-"""Modes of a group that most seeds of `plan` do not have: few voters, learners that stay, no wait for the disk.
+"""Modes of a group that most seeds of `plan` lack: few voters, permanent learners, acknowledgements before the sync.
 
-Seeds that are written down with their kinds of faults keep their meaning; those of `modes` draw from some kinds more.
+Seeds that are stored with their kinds of faults keep their meaning. Seeds of `modes` draw from more kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
 from dledger_sim.log.group import GroupSettings
-from dledger_sim.log.kinds import CLASSES, DRAWS, KINDS, MODE_KINDS, RARE, ROT_KINDS
+from dledger_sim.log.kinds import (
+    CLASSES,
+    DRAWS,
+    HANG_KINDS,
+    KINDS,
+    LOG_SECTOR_KINDS,
+    MODE_KINDS,
+    RARE,
+    RECORD_SECTOR_KINDS,
+    ROT_KINDS,
+    VIEW_KINDS,
+    Draw,
+)
 from dledger_sim.log.plan import Plan, draw_plan
 
 MANY = frozenset(("crash-many", "kill-many", "pause-many"))
-"""Kinds that strike two nodes at least."""
+"""Kinds that strike at least two nodes."""
 LATE = ("usurped",)
-"""Kinds that were added later: drawn last, so that seeds keep the rest of their plan."""
+"""Kinds that were added later. They are drawn last, so that seeds keep the rest of their plan."""
 ROTTING = frozenset(("bit-flip", "bit-flip-running", "lose-segment", "old-copy"))
-"""Kinds that a node is excused for as long as it is the same member."""
+"""Kinds that excuse a node while it is the same member."""
 SHRINKING = frozenset(("remove", "reshape"))
-"""Kinds that leave so few voters that the one whose mark rots may be needed."""
+"""Kinds that leave few voters: a voter with a rotten mark may then be needed for the majority."""
 FLIPS = 60.0
 FLIPS_S = 0.05
-"""Weight of flips of records, and the mean time between two faults then: most find a group that is not whole, and do
-nothing; the other kinds are about as frequent as elsewhere.
+"""Weight of the flips of records. `FLIPS_S` is the mean time between two faults then, in seconds.
+
+Most flips find a group that is not whole, and do nothing. So the other kinds are about as frequent as elsewhere.
 """
+FEW_FILES = (24, 32)
+"""Maximum numbers of files that a process may have open. A log needs about twenty, at any length."""
 LOSING = ("crash", "crash-all", "stop")
-"""Kinds that show what is lost where acknowledgements do not wait for the disk."""
+"""Kinds that show losses where acknowledgements do not wait for the disk."""
 
 
 USUAL_SHARE = 0.5
 THREADS_SHARE = 0.1
-"""Of the seeds that draw from everything."""
+"""Share of the seeds that use threads, among those that draw from everything."""
 
 
 class Shape(NamedTuple):
-    """Who is in a group: all nodes, those that found it, and those that stay learners."""
+    """Members of a group: all nodes, its founders, and its permanent learners."""
 
     nodes: int
     founders: int
@@ -55,11 +70,11 @@ SHAPES: tuple[tuple[Shape, int], ...] = (
     (Shape(4, 4, 0), 1),
     (Shape(5, 3, 1), 1),
 )
-"""With how often each is drawn."""
+"""Shapes of groups, each with its weight."""
 
 
 def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
-    """A seed's mode, and its faults; `kinds` are those to draw from, by default all."""
+    """Draw a seed's mode and its faults. `kinds` are the kinds to draw from, by default all."""
     shape = random.choices([shape for shape, _ in SHAPES], [weight for _, weight in SHAPES])[0]
     group = GroupSettings(
         shape.nodes,
@@ -97,16 +112,16 @@ def draw_mode_plan(random: Random, kinds: Collection[str] | None = None) -> Plan
 
 
 def draw_thread_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
-    """A seed's mode, in which blocking work is interrupted at its disk calls."""
+    """Draw a seed's mode in which blocking work is interrupted at its disk calls."""
     plan = draw_mode_plan(random, kinds)
     return replace(plan, group=replace(plan.group, switch_share=random.choice((0.1, 0.4, 0.9))))
 
 
 def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
-    """A mode, half of them with threads, in which nothing that was acknowledged may be lost.
+    """Draw a mode, half of them with threads, in which no acknowledged entry may be lost.
 
-    Where acknowledgements do not wait for the disk no host goes down: what the group loses then is for an operator to
-    accept, and only the log's own clients know which of their entries that took.
+    Where acknowledgements do not wait for the disk, no host goes down. An operator would have to accept the losses of
+    such a group, and only the log's own clients know which of their entries were lost.
     """
     plan = draw_mode_plan(random, kinds)
     losing = {"accept-loss", *(kind for kind in DRAWS if CLASSES[kind] == "power" and plan.group.flush == "async")}
@@ -115,21 +130,47 @@ def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> 
     return replace(plan, group=group, kinds=left or {"kill": 1.0})
 
 
-def with_rot(plan: Plan) -> Plan:
-    """The plan with small files that rot again and again, nothing else that does, and no fewer voters."""
+def with_rot(plan: Plan, kinds: Collection[str] = tuple(ROT_KINDS)) -> Plan:
+    """Return the plan with small files that rot again and again, no other rot, and no removed voters.
+
+    `kinds` are the kinds of the rot.
+    """
     left = {kind: weight for kind, weight in plan.kinds.items() if kind not in ROTTING | SHRINKING}
-    return replace(plan, kinds=left | dict.fromkeys(ROT_KINDS, FLIPS), interval_s=FLIPS_S)
+    return replace(plan, kinds=left | dict.fromkeys(kinds, FLIPS), interval_s=FLIPS_S)
+
+
+def with_rotten_views(plan: Plan) -> Plan:
+    """Return the plan with views that rot again and again on all nodes. A node mends its views without the others."""
+    return replace(plan, kinds=plan.kinds | dict.fromkeys(VIEW_KINDS, FLIPS), interval_s=FLIPS_S)
 
 
 def draw_rot_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
-    """The usual group or a mode, with rot: see `with_rot`."""
+    """Draw the usual group or a mode, with rot (see `with_rot`)."""
     return with_rot((draw_plan if random.random() < USUAL_SHARE else draw_mode_plan)(random, kinds))
 
 
-def draw_any_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
-    """One of all plans: half of the seeds have the usual group, the others a mode, some of these with threads.
+def draw_sector_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """Draw the usual group or a mode, with bad sectors: in small files for half of the seeds, else in the log."""
+    bad: Mapping[str, Draw] = RECORD_SECTOR_KINDS if random.random() < USUAL_SHARE else LOG_SECTOR_KINDS
+    return with_rot((draw_plan if random.random() < USUAL_SHARE else draw_mode_plan)(random, kinds), tuple(bad))
 
-    Given `kinds`, and in the first half, a seed means what it meant before there were modes.
+
+def draw_hang_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """Draw the usual group or a mode, some with threads, with disks that hang and a low limit for open files."""
+    plan = (draw_plan if random.random() < USUAL_SHARE else draw_mode_plan)(random, kinds)
+    group = replace(
+        plan.group,
+        switch_share=random.choice((0.0, 0.0, 0.4)),
+        max_open_segments=random.choice((None, 1, 3)),
+        max_files=random.choice((None, *FEW_FILES)),
+    )
+    return replace(plan, group=group, kinds=plan.kinds | dict.fromkeys(HANG_KINDS, 2.0))
+
+
+def draw_any_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """Draw one of all plans: half of the seeds have the usual group, the others a mode, some of these with threads.
+
+    A seed with `kinds`, and a seed of the first half, means what it meant before there were modes.
     """
     coin = Random()
     coin.setstate(random.getstate())

@@ -1,8 +1,8 @@
 """Connections between simulated nodes.
 
-Every node dials every other one, with a control and a bulk lane.  A lane delivers in order; lanes race each other.
-Messages are only lost by losing the connection.  A blocked direction swallows what is sent into it until the sender
-gives the connection up.  In a throttled one messages queue for their lane, and arrive as fast as it has become again.
+Every node dials every other node, with a control lane and a bulk lane. A lane delivers in order; lanes race each other.
+Messages are lost only with their connection. A blocked direction swallows messages until the sender gives the
+connection up. In a throttled direction messages queue for their lane. They arrive at the speed to which it was set.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from dledger.consensus.messages import Message
-from dledger.invariants import invariant
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Buffer, Receiver
 from dledger.types import Lane, ReplicaId
+from dledger_base.invariants import invariant
 from dledger_sim.log.scheduler import Scheduler
 
 GIVE_UP_S = 2.0
 REDIAL_S = (0.002, 0.1)
-"""Bounds of how long nobody dials after a loss; what a dead node had sent has arrived by then, or never does."""
+"""Minimum and maximum pause before a lost connection is dialled again, in seconds.
+
+Messages of a dead node arrive within the minimum, or never.
+"""
 SPEED_BYTES_S = 200e6
-"""Of a link that nothing throttles."""
+"""Speed of a link without a throttle, in bytes/s."""
 MAX_QUEUED_BYTES = 64 << 20
 
 
 class Endpoint(Protocol):
-    """One life of a node, as the network sees it."""
+    """Life of a node as the network sees it."""
 
     @property
     def replica_id(self) -> ReplicaId: ...
@@ -39,25 +42,25 @@ class Endpoint(Protocol):
 
     @property
     def channels(self) -> Mapping[int, ChannelListener]:
-        """Who gets the data of a numbered channel, instead of the receiver."""
+        """Listeners for the data of numbered channels. Data of other channels goes to the receiver."""
 
     def deliver(self, moment: float, callback: Callable[[], None]) -> None:
-        """Call at `moment` on the node's event loop, if this life still goes on then."""
+        """Call at `moment` on the node's event loop, if this life has not ended by then."""
 
 
 class _Message(NamedTuple):
-    """Something on its way."""
+    """Message on its way."""
 
     size: int
     hand_over: Callable[[Endpoint], None]
 
 
 class _Link:
-    """What one node dialled: present while `up`; `number` tells connections apart.
+    """Connection that one node dialled to another; it exists while `up`. `number` tells successive connections apart.
 
-    `rate` is in bytes/s for each lane, None if nothing throttles it; `lines` has what waits for that.  A connection
-    that is lost `lingers` for `linger_s`: nothing arrives any more, and neither end has noticed.
-    `outlives_sender` is the number of a connection whose sender died, and until when what was on its way arrives.
+    `rate` is the throttle of each lane in bytes/s, or None. `lines` has the messages that wait for it. A lost
+    connection `lingers` for `linger_s`: nothing arrives any more, and neither end has noticed. `outlives_sender` is the
+    number of a connection whose sender died, and the time until which messages already on their way still arrive.
     """
 
     __slots__ = (
@@ -93,19 +96,19 @@ class _Link:
 
 
 class Network:
-    """All links of a group."""
+    """Network of all links of a group."""
 
     def __init__(self, scheduler: Scheduler, random: Random, nodes: Sequence[str]) -> None:
         self._scheduler = scheduler
         self._random = random
         self._endpoints: dict[str, Endpoint] = {}
         self._links = {(a, b): _Link() for a in nodes for b in nodes if a != b}
-        self._known: dict[tuple[ReplicaId, str], ReplicaId] = {}
+        self._connected_peers: dict[tuple[ReplicaId, str], ReplicaId] = {}
         self.delivered = 0
         self.lost = 0
 
     def join(self, endpoint: Endpoint) -> None:
-        """A node's life begins: it dials, and is dialled."""
+        """Begin a node's life: connect it in both directions."""
         node = endpoint.replica_id.node_id
         for a, b in self._links:
             if a == node and self._links[a, b].lingers:
@@ -116,7 +119,7 @@ class Network:
                 self._dial_later(a, b)
 
     def leave(self, node: str) -> None:
-        """A node's life ends; the others notice.  What it has just sent still arrives, or is lost."""
+        """End a node's life. The other nodes notice. Messages that it has just sent still arrive, or are lost."""
         self._endpoints.pop(node, None)
         until = self._scheduler.now + self._random.choice((0.0, REDIAL_S[0]))
         for (a, b), link in self._links.items():
@@ -126,7 +129,7 @@ class Network:
                 self.cut(a, b)
 
     def cut(self, a: str, b: str) -> None:
-        """Lose the connection that `a` dialled to `b`, with everything on its way."""
+        """Lose the connection that `a` dialled to `b`, with all messages on their way."""
         link = self._links[a, b]
         if not link.up or link.lingers:
             return
@@ -147,7 +150,7 @@ class Network:
         self._scheduler.after(link.linger_s, close)
 
     def _close(self, a: str, b: str) -> None:
-        """Both ends notice that their connection is lost."""
+        """Report the lost connection to both ends."""
         link = self._links[a, b]
         link.up = link.lingers = False
         link.number += 1
@@ -156,24 +159,27 @@ class Network:
             target = None
         if source is not None:
             peer = target.replica_id if target is not None else None
-            self._tell_lost(source, b, peer)
+            self._report_lost(source, b, peer)
             self._announce_loss(source, b)
         if target is not None:
             self._announce_loss(target, a)
         self._dial_later(a, b)
 
     def _announce_loss(self, endpoint: Endpoint, other: str) -> None:
-        """Who exchanges requests over channels learns of a loss in either direction."""
+        """Report a loss to the channel listeners of a node.
+
+        Request channels need both directions, so a loss in either counts.
+        """
         for listener in endpoint.channels.values():
             endpoint.deliver(self._scheduler.now, lambda listener=listener: listener.on_lost(other))  # type: ignore[misc]
 
-    def _tell_lost(self, source: Endpoint, b: str, peer: ReplicaId | None) -> None:
-        known = self._known.pop((source.replica_id, b), peer)
+    def _report_lost(self, source: Endpoint, b: str, peer: ReplicaId | None) -> None:
+        known = self._connected_peers.pop((source.replica_id, b), peer)
         if known is not None:
             source.deliver(self._scheduler.now, lambda: source.receiver.on_disconnected(known))
 
     def block(self, a: str, b: str) -> None:
-        """Swallow what `a` sends to `b` from now on."""
+        """Swallow all messages from `a` to `b` from now on."""
         link = self._links[a, b]
         if link.blocked:
             return
@@ -198,11 +204,14 @@ class Network:
         self._links[a, b].delay_s = delay_s
 
     def linger(self, a: str, b: str, linger_s: float) -> None:
-        """Let the ends of a link notice only after `linger_s` that their connection is lost."""
+        """Let the ends of a link notice a lost connection only after `linger_s`."""
         self._links[a, b].linger_s = linger_s
 
     def throttle(self, a: str, b: str, rate: float | None) -> None:
-        """Let each lane of a link carry `rate` bytes/s, nothing at 0; None lets all that waits go on at once."""
+        """Limit each lane of a link to `rate` bytes/s.
+
+        At 0 nothing moves; None removes the limit and releases all waiting messages.
+        """
         link = self._links[a, b]
         link.rate = rate
         for lane in Lane:
@@ -214,7 +223,7 @@ class Network:
                 self._carry_next(link, b, lane)
 
     def heal(self) -> None:
-        """Undo every block, every delay and every limit."""
+        """Undo every block, delay, limit and lingering."""
         for a, b in self._links:
             self.linger(a, b, 0.0)
             self.unblock(a, b)
@@ -242,7 +251,7 @@ class Network:
         link.free_at = [self._scheduler.now, self._scheduler.now]
         link.queued = [0, 0]
         peer = target.replica_id
-        self._known[source.replica_id, b] = peer
+        self._connected_peers[source.replica_id, b] = peer
         number = link.number
 
         def connected() -> None:
@@ -252,12 +261,12 @@ class Network:
         source.deliver(self._scheduler.now, connected)
 
     def can_exchange(self, a: str, b: str) -> bool:
-        """Whether `a` can send to `b`, and `b` back."""
+        """Return whether `a` can send to `b`, and `b` back."""
         there, back = self._links.get((a, b)), self._links.get((b, a))
         return there is not None and there.up and back is not None and back.up
 
     def send(self, a: ReplicaId, b: str, lane: Lane, size: int, hand_over: Callable[[Endpoint], None]) -> bool:
-        """Put something on a lane."""
+        """Put a message on a lane. Return False if the sender has no connection or the lane is full."""
         link = self._links.get((a.node_id, b))
         source = self._endpoints.get(a.node_id)
         if link is None or not link.up or source is None or source.replica_id != a:
@@ -284,7 +293,7 @@ class Network:
         return True
 
     def _carry_next(self, link: _Link, b: str, lane: Lane) -> None:
-        """Let the first message in a line go once it has had its time, then the next one."""
+        """Release the first message of a line after its transmission time, then the next."""
         line = link.lines[lane]
         if line and link.rate:
             self._scheduler.after(line[0].size / link.rate, partial(self._passed, link, b, lane, line[0]))
@@ -296,7 +305,7 @@ class Network:
             self._carry_next(link, b, lane)
 
     def _carry(self, link: _Link, b: str, lane: Lane, message: _Message) -> None:
-        """A message is on its way, and arrives unless the connection is lost."""
+        """Deliver a message after its delay, unless the connection is lost before."""
         number, size = link.number, message.size
         delay = link.delay_s + 0.0001 + self._random.random() * 0.001 + size / SPEED_BYTES_S
         at = max(link.free_at[lane], self._scheduler.now + delay)
@@ -305,8 +314,8 @@ class Network:
 
         def arrive() -> None:
             outlives, until = link.outlives_sender
-            gone = link.number != number and (outlives != number or self._scheduler.now >= until)
-            if gone or link.blocked:
+            is_lost = link.number != number and (outlives != number or self._scheduler.now >= until)
+            if is_lost or link.blocked:
                 self.lost += 1
                 return
             link.queued[lane] -= size
@@ -321,7 +330,7 @@ class Network:
 
 
 class SimTransport:
-    """A `Transport` of one life of one node, with channels; `sent` is told every message before it leaves."""
+    """`Transport` of one life of a node, with channels. `sent` is called with every message before it leaves."""
 
     def __init__(self, network: Network, me: ReplicaId, sent: Callable[[str, Message], None]) -> None:
         self._network = network
@@ -330,7 +339,7 @@ class SimTransport:
         self.channels: dict[int, ChannelListener] = {}
 
     def send(self, to: str, lane: Lane, message: Message, payload: Sequence[Buffer] = ()) -> bool:
-        """See `Transport.send`."""
+        """Send a message to a node. Return False if it cannot be queued."""
         self._sent(to, message)
         data = b"".join(payload)
         me = self._me
@@ -339,7 +348,7 @@ class SimTransport:
         )
 
     def send_data(self, to: str, channel: int, data: Sequence[Buffer]) -> bool:
-        """See `Transport.send_data`."""
+        """Send data on a numbered channel. Return False if it cannot be queued."""
         joined = b"".join(data)
         me = self._me
 
@@ -353,14 +362,14 @@ class SimTransport:
         return self._network.send(me, to, Lane.BULK, 32 + len(joined), hand_over)
 
     def queued_bytes(self, to: str, lane: Lane) -> int:
-        """See `Transport.queued_bytes`."""
+        """Return the number of bytes that wait on a lane to a node."""
         return self._network.queued_bytes(self._me.node_id, to, lane)
 
     def open_channel(self, number: int, listener: ChannelListener) -> None:
-        """See `dledger.net.requests.ChannelTransport`."""
+        """Register the listener of a numbered channel."""
         invariant(number not in self.channels, "a channel has one listener", number=number)
         self.channels[number] = listener
 
     def can_exchange(self, node_id: str) -> bool:
-        """See `dledger.net.requests.ChannelTransport`."""
+        """Return whether this node can send to a node and receive answers."""
         return self._network.can_exchange(self._me.node_id, node_id)

@@ -1,4 +1,4 @@
-"""Log of a simulated node, as a service sees it."""
+"""Log of a simulated node, with the interface that a service uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RunningReplica(Protocol):
-    """A life of a node; its replica exists once the service does."""
+    """Life of a node. Its replica exists once the service does."""
 
     @property
     def replica(self) -> Replica: ...
@@ -40,49 +40,41 @@ class RunningReplica(Protocol):
 
 
 class SimulatedNode(Log):
-    """A running replica's log, with the meaning it has in `dledger.node.Node`."""
+    """Log of a running replica, equivalent to `dledger.node.Node`."""
 
     def __init__(self, life: RunningReplica) -> None:
         self._life = life
 
     @property
     def is_ready(self) -> bool:
-        """See `Log.is_ready`."""
         return self._life.replica.is_ready
 
     @property
     def first_position(self) -> int:
-        """See `Log.first_position`."""
         return self._life.replica.store.first_position
 
     @property
     def segment_bytes(self) -> int:
-        """See `Log.segment_bytes`."""
         return self._life.replica.store.segment_bytes
 
     @property
     def end_position(self) -> int:
-        """See `Log.end_position`."""
         return self._life.replica.leading.end_position
 
     @property
     def durable_position(self) -> int:
-        """See `Log.durable_position`."""
         return self._life.replica.durable_position
 
     @property
     def membership(self) -> Membership:
-        """See `Log.membership`."""
         return self._life.replica.engine.membership
 
     @property
     def disk_space(self) -> DiskSpace | None:
-        """See `Log.disk_space`."""
-        return self._life.replica.housekeeper.disk_space
+        return self._life.replica.housekeeper.disk.space
 
     @property
     def reserve_left(self) -> float:
-        """See `Log.reserve_left`."""
         return self._life.replica.store.reserve_left
 
     def stage(
@@ -94,89 +86,85 @@ class SimulatedNode(Log):
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        """See `Log.stage`."""
         return self._life.replica.stage(size, fill, commands, context, privileged=privileged)
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
-        """See `Log.read_nowait`."""
         return self._life.replica.store.read_nowait(position, size)
 
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
-        """See `Log.with_open_file`."""
         return self._life.replica.store.with_open_file(position, use)
 
     async def read(self, position: int, size: int) -> bytes:
-        """See `Log.read`."""
         if position < self.first_position:
             raise TrimmedError(f"position {position} is below the first kept one, {self.first_position}")
         return await self._cold(partial(self._life.replica.store.read, position, size))
 
+    def read_blocking(self, position: int, size: int) -> bytes:
+        return self._life.replica.store.read(position, size)
+
+    def read_failed(self, position: int) -> None:
+        self._life.replica.repairer.read_failed(position)
+
     async def cuts(self, start: int, end: int, slice_bytes: int) -> list[LogCut]:
-        """See `Log.cuts`."""
         return await self._cold(partial(find_cuts, self._life.replica.store, start, end, slice_bytes))
 
     async def read_run(self, start: int, end: int, max_bytes: int) -> EntryRun:
-        """See `Log.read_run`."""
         return await self._cold(partial(read_run, self._life.replica.store, start, end, max_bytes))
 
     async def record_spans(self, start: int, end: int) -> list[RecordSpan]:
-        """See `Log.record_spans`."""
         return await self._cold(partial(record_spans, self._life.replica.store, start, end))
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """See `Log.last_records`."""
         return last_records(self._life.replica.store, start, end)
 
     def segment_written_ms(self, start: int) -> int:
-        """See `Log.segment_written_ms`."""
         return self._life.replica.store.segment_written_ms(start)
 
     async def _cold(self, work: Callable[[], T]) -> T:
         return await called_back(lambda done: self._life.environment.run_blocking(COLD, work, done))
 
+    @property
+    def group_identity(self) -> str:
+        return self._life.replica.own_group.directory.group_id or ""
+
+    def adopt(self, group_id: str) -> None:
+        self._life.replica.own_group.adopt(group_id)
+
     def read_index(self, callback: Callable[[Exception | None], None]) -> None:
-        """See `Log.read_index`."""
         self._life.replica.read_index(callback)
 
     def broadcast_commit(self) -> None:
-        """See `Log.broadcast_commit`."""
         self._life.replica.broadcast_commit()
 
     def segments(self) -> list[SegmentInfo]:
-        """See `Log.segments`."""
         return self._life.replica.store.segments()
 
     def trim_candidates(self) -> list[int]:
-        """See `Log.trim_candidates`."""
         first = self.first_position
         return [meta.position for meta in self._life.replica.snapshots.list() if meta.position > first]
 
     def trim(self, before_position: int) -> bool:
-        """See `Log.trim`."""
         return self._life.replica.propose_trim(before_position)
 
     def hand_over(self, node_id: str) -> bool:
-        """See `Log.hand_over`."""
         member = self.membership.find(node_id)
         return member is not None and self._life.replica.transfer(member)
 
+    def watch_disk(self, watermark: Callable[[], float], kept_free: Callable[[], int]) -> None:
+        self._life.replica.housekeeper.disk.follow(watermark, kept_free)
+
     def on_trimmed(self, hook: Callable[[int], None]) -> None:
-        """See `Log.on_trimmed`."""
         self._life.replica.on_trimmed.append(hook)
 
     def on_handover(self, hook: Callable[[], None]) -> None:
-        """See `Log.on_handover`."""
         self._life.replica.leading.on_handover.append(hook)
 
     def status(self) -> NodeStatus:
-        """See `Log.status`."""
         return describe(self._life.replica)
 
     def voter_clocks(self) -> list[WallClock | None]:
-        """See `Log.voter_clocks`."""
         replica, environment = self._life.replica, self._life.environment
         return voter_clocks(replica.engine, replica.me, environment.now(), environment.wall_ms())
 
     def request_channel(self, number: int, handler: Handler) -> RequestChannel:
-        """See `Log.request_channel`."""
         return RequestChannel(self._life.transport, number, handler, self._life.environment)

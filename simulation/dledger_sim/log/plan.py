@@ -1,4 +1,4 @@
-"""Plan of a run, made from a seed: every seed has its own group, and its own mixture and rates of faults."""
+"""Plan of a run, drawn from a seed: every seed has its own group and its own mixture and rates of faults."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from dledger_sim.log.kinds import KINDS, RARE
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run's group and faults."""
+    """Group and faults of a run."""
 
     group: GroupSettings
     kinds: dict[str, float]
     """Weights of the kinds of faults."""
     interval_s: float
-    """Mean time between two faults."""
+    """Mean time between two faults, in seconds."""
     most_at_once: int
     trim_s: float
-    """Mean time between two trims of the log."""
+    """Mean time between two trims of the log, in seconds."""
     sync_s: float
-    """Mean duration of an fdatasync while nothing is wrong."""
+    """Mean duration of an fdatasync without faults, in seconds."""
 
 
 def draw_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
-    """Swarm testing: a few kinds of faults at a time find more than all of them always.
+    """Draw a plan with a few kinds of faults. Swarm testing: a few kinds at a time find more than all kinds always.
 
-    `kinds` are those to draw from, by default all.
+    `kinds` are the kinds to draw from, by default all.
     """
     nodes, founders = random.choices(((3, 3), (5, 5), (3, 1)), (8, 1, 1))[0]
     group = GroupSettings(

@@ -1,4 +1,4 @@
-"""The scenario of the log alone: registers, written and read by clients that talk to replicas directly."""
+"""Scenario of the log alone: clients write and read registers and talk to replicas directly."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from dledger_sim.log.plan import Plan
 from dledger_sim.log.workload import Workload, WorkloadSettings
 
 CHUNKS = 20
-"""A snapshot is sent in about so many, more than may wait for the receiver's disk."""
+"""Approximate number of chunks of a snapshot. It is larger than the number that may wait for the receiver's disk."""
 SPACE_NOTICED_S = 5.0
 ANSWER_S = 3.0
-"""A write may wait for a worker that stands still more than once, and another one behind that."""
-"""A leader refuses writes at most so long because of disks that are full no more."""
+"""Time limit for an answer, in seconds.
+
+A write may wait more than once for a stalled worker, and behind another write.
+"""
+"""`SPACE_NOTICED_S` is the maximum time for which a leader still refuses writes after disks were full, in seconds."""
 
 
 class RegisterService:
-    """One life's registers."""
+    """Service of one life: registers."""
 
     def __init__(self, life: Life, witness: Witness, padding_bytes: int) -> None:
         self._life = life
@@ -31,28 +34,33 @@ class RegisterService:
         self.machine = RegisterMachine(padding_bytes, witness.applying(life.replica_id))
 
     def start(self) -> None:
-        """See `Service.start`."""
+        """Set the size of the snapshot's chunks."""
         self._life.replica.snapshots.chunk_bytes = 1 + self._padding_bytes // CHUNKS
 
     def stop(self, done: Callable[[], None]) -> None:
-        """See `Service.stop`."""
+        """Stop at once."""
         done()
 
     def leave(self) -> None:
-        """See `Service.leave`: nothing waits here."""
+        """Do nothing: no client waits here."""
+
+    def rot_rows(self, where: float, how: str) -> bool:
+        """Return False: registers have no views."""
+        _ = where, how
+        return False
 
     def trim(self, position: int) -> None:
-        """See `Service.trim`."""
+        """Propose a trim to a snapshot's position."""
         self._life.replica.propose_trim(position)
 
 
 def serve_registers(group: SimGroup, life: Life) -> RegisterService:
-    """A life without clients of its own."""
+    """Return the service of a life without clients of its own."""
     return RegisterService(life, group.witness, 0)
 
 
 class RegisterTrial:
-    """One seed's clients; `padding_bytes` make snapshots large."""
+    """Clients of one seed. `padding_bytes` make snapshots large."""
 
     def __init__(self, random: Random, settings: WorkloadSettings, padding_bytes: int, operations: int | None) -> None:
         self._random = random
@@ -68,37 +76,37 @@ class RegisterTrial:
 
     @property
     def counts(self) -> Counter[str]:
-        """See `Trial.counts`."""
+        """Number of operations by outcome."""
         return Counter() if self._workload is None else self._workload.counts
 
     def serve(self, group: SimGroup, life: Life) -> RegisterService:
-        """See `Trial.serve`."""
+        """Return the service of a new life of a node."""
         return RegisterService(life, group.witness, self._padding_bytes)
 
     def start(self, group: SimGroup) -> None:
-        """See `Trial.start`."""
+        """Start the clients."""
         self._workload = Workload(group, self._random, self._settings, self._operations)
         self._workload.start()
 
     def stop(self) -> None:
-        """See `Trial.stop`."""
+        """Stop the clients: no operation begins any more."""
         self.workload.stop()
 
     def judge(self, group: SimGroup) -> None:
-        """See `Trial.judge`: a write and a read succeed."""
+        """Check that a write and a read succeed."""
         workload = self.workload
         deadline = group.scheduler.now + SPACE_NOTICED_S
         outcomes = _outcomes(group, lambda life, done: workload.write(life, 0, 10, done))
-        # Of unknown outcome is what a leader was asked that hands over just then, as one does whose disk was slow.
+        # A leader that hands over just then answers `info`. A leader whose disk was slow does so.
         while outcomes in (["fail"], ["info"]) and group.scheduler.now < deadline:
             outcomes = _outcomes(group, lambda life, done: workload.write(life, 0, 10, done))
-        require(outcomes == ["ok"], "a whole group takes a write", outcomes=outcomes)
+        require(outcomes == ["ok"], "a healed group accepts a write", outcomes=outcomes)
         outcomes = _outcomes(group, lambda life, done: workload.read(life, 0, done))
-        require(outcomes == ["ok"], "a whole group answers a read", outcomes=outcomes)
+        require(outcomes == ["ok"], "a healed group answers a read", outcomes=outcomes)
 
 
 def _outcomes(group: SimGroup, operation: Callable[[Life, Callable[[str, str | None], None]], None]) -> list[str]:
-    """How an operation on the leader went: nothing if there was no answer within `ANSWER_S`."""
+    """Return the outcome of an operation on the leader, or an empty list without an answer within `ANSWER_S`."""
     outcomes: list[str] = []
 
     def done(outcome: str, hint: str | None) -> None:
@@ -112,9 +120,9 @@ def _outcomes(group: SimGroup, operation: Callable[[Life, Callable[[str, str | N
 
 
 def leading(group: SimGroup) -> Life:
-    """The life that leads a whole group."""
+    """Return the life that leads a whole group."""
     leader = group.leader
-    require(leader is not None and leader.life is not None, "a whole group has a leader")
+    require(leader is not None and leader.life is not None, "a healed group has a leader")
     assert leader is not None
     assert leader.life is not None
     return leader.life
@@ -133,7 +141,7 @@ def _usual_clients(random: Random) -> WorkloadSettings:
 
 
 def _bursty_clients(random: Random) -> WorkloadSettings:
-    """Now and then they write more at once than a leader takes that waits for others."""
+    """Draw clients that write, now and then, more at once than a leader accepts before a majority has it."""
     return replace(
         _usual_clients(random),
         burst_share=random.choice((0.1, 0.4)),
@@ -143,18 +151,21 @@ def _bursty_clients(random: Random) -> WorkloadSettings:
 
 @dataclass(frozen=True, slots=True)
 class RegisterScenario:
-    """See `Scenario`; `draw_plan` draws a seed's group and faults.  With `bursts` clients write much at once."""
+    """Scenario with registers.
+
+    `draw_plan` draws a seed's group and faults. With `bursts` clients write much at once.
+    """
 
     name: str
     draw_plan: Callable[[Random, Collection[str] | None], Plan]
     bursts: bool = False
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
-        """See `Scenario.plan`."""
+        """Draw a seed's group and faults."""
         return self.draw_plan(random, kinds)
 
     def draw(self, random: Random, limits: Limits) -> RegisterTrial:
-        """See `Scenario.draw`."""
+        """Draw a seed's clients."""
         settings = _bursty_clients(random) if self.bursts else _usual_clients(random)
         padding_bytes = random.choice((0, 0, 0, 20 << 10, 600 << 10))
         if limits.clients is not None:

@@ -1,67 +1,76 @@
-"""One case from start to verdict: trouble, then healing, then proof that the group is whole."""
+"""Run of a case from start to verdict: faults, then healing, then proof that the group is whole."""
 
 from __future__ import annotations
 
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
-from dledger import loop_guard
 from dledger.engines.named import engine_named
 from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
+from dledger_base import loop_guard
 from dledger_sim.log.cases import Case, Strike
 from dledger_sim.log.group import DISK_ERRORS, SimGroup, SimNode
 from dledger_sim.log.invariants import Violation, require
 from dledger_sim.log.nemesis import Nemesis
 from dledger_sim.log.scenario import Scenario, Trial
 from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.surroundings import with_surroundings
+from dledger_sim.log.violation import PlannedFailureError
 
 CONVERGE_S = 60.0
 OPERATOR_S = 15.0
 SCRUB_S = 15.0
-"""By then every node has read all of its log again."""
+"""Time limit within which every node has read all of its log again, in seconds."""
 STEP_S = 0.25
 NODE_PACKAGES = ("dledger", "dledger_broker")
-"""What nodes log comes from these."""
+"""Packages whose log records are those of nodes."""
+CLIENT_PACKAGES = ("dledger_client",)
+"""Packages whose log records are those of client programs."""
 WARM_UP_S = 1.0
 AWAKE_S = 2.0
-"""Clients go on for so long after the last pause, which may end after all other trouble: at most a minute."""
+"""Time for which clients continue after the last pause, in seconds.
+
+That pause may end up to a minute after all other faults.
+"""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one case."""
+    """Outcome of a case."""
 
     case: Case
     seconds: float = 0.0
-    """Simulated."""
+    """Simulated time."""
     cpu_s: float = 0.0
-    """That it took."""
+    """CPU time of the run."""
     events: int = 0
     committed: int = 0
-    """Entries."""
+    """Number of entries that were committed."""
     terms: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    """Operations by outcome, and what else the clients counted."""
+    """Operations by outcome, and other counts of the clients."""
     injected: Counter[str] = field(default_factory=Counter)
     """Faults by kind."""
     happened: Counter[str] = field(default_factory=Counter)
-    """Rare things that came of the faults (see `Witness.happened`)."""
+    """Rare things that the faults caused (see `Witness.happened`)."""
     strikes: list[Strike] = field(default_factory=list)
-    """The faults as values: with them the run can be repeated in part."""
+    """Faults as values. With them the run can be repeated in part."""
     violation: Violation | None = None
     place: str = ""
-    """Where in the code, if an exception revealed it."""
+    """Traceback, if an exception led to the violation."""
 
 
 def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | None = None) -> Outcome:
-    """Run one case; a broken promise ends it and stands in the outcome."""
+    """Run a case. A broken promise ends the run and is recorded in the outcome."""
     plan = scenario.plan(_random(case, "plan"), case.kinds)
+    if not case.has_usual_machines:
+        plan = with_surroundings(plan, _random(case, "surroundings"))
     trial = scenario.draw(_random(case, "clients"), case.limits)
     scheduler = Scheduler()
     group = SimGroup(scheduler, _random(case, "group"), plan.group, trial.serve, engine=engine_named(case.engine))
@@ -81,7 +90,8 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
         node.sync_delay_s = plan.sync_s
     group.say(f"{plan}")
     try:
-        with _errors_judged(group), nullcontext() if group.threads is None else group.threads.installed():
+        threads = nullcontext() if group.threads is None else group.threads.installed()
+        with _errors_judged(group), _client_errors_judged(), threads:
             _run(group, trial, nemesis, case.seconds)
     except _StandsStillError:
         group.witness.happened["group stands still for good"] += 1
@@ -90,10 +100,13 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
         if violation.__cause__ is not None:
             outcome.place = "".join(traceback.format_exception(violation.__cause__))
     except Exception as error:
-        outcome.violation = Violation("nothing but a broken promise ends a run", repr(error))
+        outcome.violation = Violation("only a broken promise ends a run", repr(error))
         outcome.place = traceback.format_exc()
+    finally:
+        for tidy in group.on_over:
+            tidy()
     if outcome.violation is None and len(loop_guard.violations) > refused:
-        # Whoever was refused it may have caught that error, as a finalizer's are.
+        # The code that was refused may have caught the error, as happens in a finalizer.
         outcome.violation = Violation("no event loop works on a disk", "; ".join(loop_guard.violations[refused:][:5]))
     if group.threads is not None:
         group.witness.happened["thread switched"] = group.threads.switches
@@ -106,34 +119,79 @@ def simulate(case: Case, scenario: Scenario, *, trace: Callable[[str], None] | N
 
 
 class _ErrorJudge(logging.Handler):
-    """Takes an error that a node logs for a broken promise, unless a fault of its disk explains it."""
+    """Log handler that turns an error of a node into a violation, unless a fault of its disk explains the error.
+
+    An exception in a task ends only that task, and may go unnoticed. So the first one is kept.
+    """
 
     def __init__(self, group: SimGroup) -> None:
         super().__init__(logging.ERROR)
         self._group = group
+        self.first: Violation | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
         error = record.exc_info[1] if record.exc_info else None
         if not (isinstance(error, DISK_ERRORS) or self._group.rotten or self._group.was_flipped):
-            raise Violation("no node logs an error that no fault explains", record.getMessage()) from error
+            violation = Violation("no node logs an error that no fault explains", record.getMessage())
+            violation.__cause__ = error
+            self.first = self.first or violation
+            raise violation
 
 
 @contextmanager
 def _errors_judged(group: SimGroup) -> Iterator[None]:
     judge = _ErrorJudge(group)
-    loggers = [logging.getLogger(package) for package in NODE_PACKAGES]
+    try:
+        with _handled_by(judge, NODE_PACKAGES):
+            yield
+    finally:
+        if judge.first is not None:
+            raise judge.first  # it ended a task, which may have caused other violations
+
+
+class _ClientErrorJudge(logging.Handler):
+    """Log handler that keeps the first error of a client whose program did not fail.
+
+    It does not raise: an exception would end only a task there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.first: Violation | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if self.first is None and not isinstance(error, PlannedFailureError):
+            self.first = Violation("no client logs an error", record.getMessage())
+            self.first.__cause__ = error
+
+
+@contextmanager
+def _client_errors_judged() -> Iterator[None]:
+    judge = _ClientErrorJudge()
+    with _handled_by(judge, CLIENT_PACKAGES):
+        yield
+    if judge.first is not None:
+        raise judge.first
+
+
+@contextmanager
+def _handled_by(handler: logging.Handler, packages: Sequence[str]) -> Iterator[None]:
+    loggers = [logging.getLogger(package) for package in packages]
     for logger in loggers:
-        logger.addHandler(judge)
+        logger.addHandler(handler)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeHandler(judge)
+            logger.removeHandler(handler)
 
 
 def _random(case: Case, of: str) -> Random:
-    """A source of its own for each part of a run: that one draws more or less changes nothing for the others."""
+    """Return a separate source of randomness for a part of a run.
+
+    More or fewer draws in one part change no other part.
+    """
     return Random(f"{case.seed} {of}")
 
 
@@ -155,11 +213,11 @@ def _run(group: SimGroup, trial: Trial, nemesis: Nemesis, seconds: float) -> Non
 
 
 class _StandsStillError(Exception):
-    """Nobody can ever lead again, as an operator was told when accepting a loss."""
+    """No node can ever lead again. The operator was warned when accepting a loss."""
 
 
 def _converge(group: SimGroup) -> None:
-    """Wait until everybody is a voter again and has everything."""
+    """Wait until all nodes have their role again and have everything."""
     scheduler = group.scheduler
     deadline = scheduler.now + CONVERGE_S
     operator_at = scheduler.now + OPERATOR_S
@@ -175,9 +233,10 @@ def _converge(group: SimGroup) -> None:
 
 
 def _lost_what_made_it_alone(group: SimGroup) -> bool:
-    """Whether the only voter lost, by an accepted loss, the entry that made it that.
+    """Return whether a single voter has lost, by an accepted loss, the entry that made it the only voter.
 
-    It needs the votes of the former voters, whose logs are longer and forbid them; and they may stand for no election.
+    It needs the votes of the former voters. Their logs are longer, so they refuse; and they may not campaign
+    themselves.
     """
     if not group.witness.losses.are_possible:
         return False
@@ -192,7 +251,7 @@ def _lost_what_made_it_alone(group: SimGroup) -> bool:
 
 
 def _replace_rotten(group: SimGroup) -> None:
-    """What an operator does with a node whose files rotted where nobody has the bytes any more: give it empty ones."""
+    """Act as an operator: give a node an empty directory if it has rotten bytes that no other node has any more."""
     for node in group.nodes.values():
         if node.rotten and (node.life is None or node.life.replica.store.corrupt_ranges):
             group.say(f"{node.name} is given an empty directory")
@@ -214,7 +273,7 @@ def _describe(node: SimNode) -> str:
 
 
 def compare(group: SimGroup) -> None:
-    """The kept bytes of a whole group's replicas are equal, blanks included, and so are their states; rot is healed."""
+    """Check that the replicas have equal kept bytes, blanks included, and equal states, and that all rot is healed."""
     _converge(group)
     deadline = group.scheduler.now + SCRUB_S
     while (group.rotten or _flipped_records(group)) and group.scheduler.now < deadline:
@@ -223,9 +282,9 @@ def compare(group: SimGroup) -> None:
         group.scheduler.run_until(group.scheduler.now + STEP_S)
         _converge(group)
     lost = _lost_ranges(group)
-    require(not lost, "what a node has lost it has again from the others", lost=lost)
+    require(not lost, "a node gets lost data back from the other nodes", lost=lost)
     flipped = _flipped_records(group)
-    require(not flipped, "what rotted in a small file is written anew", flipped=flipped)
+    require(not flipped, "a rotten small file is written anew", flipped=flipped)
     different = _different_segment(group)
     require(different is None, "the committed bytes of all replicas are equal", segment=different)
     states = {life.machine.digest() for node in group.nodes.values() if (life := node.life) is not None}
@@ -233,13 +292,13 @@ def compare(group: SimGroup) -> None:
 
 
 def _different_segment(group: SimGroup) -> int | None:
-    """Where a segment starts that is not the same everywhere."""
+    """Return the start of a segment that differs between replicas, or None."""
     replicas = _replicas(group)
     first = max(replica.store.first_position for replica in replicas)
     end = replicas[0].store.end_position
     size = group.settings.segment_bytes
     if group.rotten:
-        end -= end % size  # the segment that is being written is scrubbed once it is full
+        end -= end % size  # the segment that is being written is scrubbed only once it is full
     for start in range(first, end, size):
         length = min(size, end - start)
         contents = {replica.store.read(start, length) for replica in replicas}
@@ -249,12 +308,12 @@ def _different_segment(group: SimGroup) -> int | None:
 
 
 def _flipped_records(group: SimGroup) -> list[str]:
-    """Small files that still have the bit that rotted."""
+    """Return the small files that still have the bit that rotted."""
     return [f"{node.name} {node.flipped}" for node in group.nodes.values() if node.has_flipped_record]
 
 
 def _lost_ranges(group: SimGroup) -> list[str]:
-    """What nodes lack that all others keep."""
+    """Return the ranges that a node lacks although all other nodes keep them."""
     first = max(replica.store.first_position for replica in _replicas(group))
     return [
         f"{replica.me.node_id} {lost}"

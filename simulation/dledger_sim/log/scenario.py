@@ -1,4 +1,4 @@
-"""Scenario of a run: a kind of service, and one seed's clients of it."""
+"""Interfaces of a scenario: a kind of service, and a seed's clients of it."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from dledger_sim.log.service import Service
 
 
 class Trial(Protocol):
-    """One seed's clients, and what they know."""
+    """Clients of one seed, with everything that they know."""
 
     def serve(self, group: SimGroup, life: Life) -> Service:
-        """The service of a new life of a node."""
+        """Return the service of a new life of a node."""
 
     def start(self, group: SimGroup) -> None:
-        """Let the clients begin; the nodes have run for a moment."""
+        """Start the clients. The nodes have run for a moment."""
 
     def stop(self) -> None:
-        """No operation begins any more."""
+        """Stop the clients: no operation begins any more."""
 
     def judge(self, group: SimGroup) -> None:
-        """The group is healed and whole: raise `Violation` unless everything promised is there."""
+        """Raise `Violation` unless everything promised is there. The group is healed and whole."""
 
     @property
     def counts(self) -> Counter[str]:
-        """Operations by outcome (`ok`, `fail`, `info`), and rare things that happened."""
+        """Number of operations by outcome (`ok`, `fail`, `info`), and of rare things that happened."""
 
 
 class Scenario(Protocol):
-    """A kind of service with its clients."""
+    """Kind of service with its clients."""
 
     @property
     def name(self) -> str:
-        """What the command line calls it."""
+        """Name on the command line."""
 
     def plan(self, random: Random, kinds: Collection[str] | None) -> Plan:
-        """A seed's group and faults; `kinds` are those to draw from, by default all."""
+        """Draw a seed's group and faults. `kinds` are the kinds to draw from, by default all."""
 
     def draw(self, random: Random, limits: Limits) -> Trial:
-        """A seed's clients."""
+        """Draw a seed's clients."""

@@ -1,4 +1,7 @@
-"""Virtual time: events in the order of their moments, equal moments in the order of their making."""
+"""Virtual time: events in the order of their moments.
+
+Events of the same moment keep the order in which they were made.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from dledger_sim.log.violation import Violation
 
 SPIN_EVENTS = 1 << 14
 SPIN_S = 0.4
-"""So many events in so little time are no work any more, but messages that answer each other for ever."""
+"""`SPIN_EVENTS` events within `SPIN_S` seconds are no real work: messages answer each other without end."""
 
 
 class Timer:
-    """A scheduled call; `cancel` undoes it."""
+    """Scheduled call; `cancel` undoes it."""
 
     __slots__ = ("callback",)
 
@@ -21,22 +24,22 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """The callback will not be called; no error if it was already."""
+        """Drop the call. A call that was already made is not an error."""
         self.callback = None
 
 
 def _nothing() -> None:
-    """What was called before the first event."""
+    """Do nothing. This is the current call before the first event."""
 
 
 class Scheduler:
-    """`now` is in seconds since the start of the run."""
+    """Queue of events. `now` is in seconds since the start of the run."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
         self.current = Timer(_nothing)
-        """The call that is being made."""
+        """Call that is being made."""
         self._heap: list[tuple[float, int, Timer]] = []
         self._serial = 0
         self._spin_from = 0.0
@@ -46,7 +49,7 @@ class Scheduler:
         return self.at(self.now + delay_s, callback)
 
     def at(self, moment: float, callback: Callable[[], None]) -> Timer:
-        """Call at `moment`, or now if that has passed; calls for the same moment keep their order."""
+        """Call at `moment`, or now if that has passed. Calls for the same moment keep their order."""
         timer = Timer(callback)
         self._serial = serial = self._serial + 1
         now = self.now
@@ -54,7 +57,7 @@ class Scheduler:
         return timer
 
     def run_until(self, moment: float) -> None:
-        """Run every event up to `moment`, then stand there."""
+        """Run every event up to `moment`, and set the time to it."""
         heap = self._heap
         while heap and heap[0][0] <= moment:
             at, _, timer = heappop(heap)

@@ -1,4 +1,4 @@
-"""Service on top of a simulated group: what every node runs."""
+"""Interface of the service that every node of a simulated group runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from dledger.statemachine import StateMachine
 
 
 class Service(Protocol):
-    """What one life of a node runs on its replica."""
+    """Service of one life of a node, on its replica."""
 
     @property
     def machine(self) -> StateMachine:
-        """The state machine; exists before the replica."""
+        """State machine. It exists before the replica."""
 
     def start(self) -> None:
-        """The replica exists and is about to take part."""
+        """Begin. The replica exists and is about to take part."""
 
     def leave(self) -> None:
-        """The node is about to stop: clients are to go elsewhere, and what waits is answered."""
+        """Prepare for a stop: send clients elsewhere, and answer waiting requests."""
 
     def stop(self, done: Callable[[], None]) -> None:
-        """Orderly: get ready for the replica's end, then call `done`."""
+        """Stop in an orderly way before the replica ends, then call `done`."""
+
+    def rot_rows(self, where: float, how: str) -> bool:
+        """Damage a database of its views (see `HowViewsRot`). Return False without a database, or if it has no row."""
 
     def trim(self, position: int) -> None:
-        """Leader: have every replica drop what lies before a snapshot's position."""
+        """As leader, make every replica drop everything before a snapshot's position."""

@@ -1,7 +1,8 @@
-"""A failing case made short: fewer faults, less time, fewer clients and operations, as long as it fails alike.
+"""Shrinker of failing cases: fewer faults, less time, fewer clients and operations, while the same promise breaks.
 
-First the faults that the seed drew are written down (`Case.strikes`), so that leaving one out leaves the others where
-they are.  Then chunks of them are left out, half of them, a quarter, … one (Zeller's ddmin), and the rest is cut.
+First the faults that the seed drew are stored in the case (`Case.strikes`). Thus the other faults keep their times when
+a fault is left out. Then chunks of faults are left out: half of them, a quarter, … a single fault (Zeller's ddmin).
+Finally time, clients and operations are cut.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MARGIN_S = 0.001
 
 
 class _Shrinker:
-    """Tries shorter cases; `best` is the shortest that still breaks the same promise."""
+    """Shrinker that tries shorter cases. `best` is the shortest case so far that still breaks the same promise."""
 
     def __init__(
         self,
@@ -32,14 +33,14 @@ class _Shrinker:
         self._promise = promise
         self._judge = judge
         self._deadline = deadline
-        self._tell = tell
+        self._report = tell
 
     @property
     def is_late(self) -> bool:
         return time.monotonic() >= self._deadline
 
     def attempt(self, case: Case) -> bool:
-        """Take a case if it fails alike."""
+        """Take a case if it breaks the same promise."""
         if self.is_late:
             return False
         outcome = self._judge(case)
@@ -47,11 +48,11 @@ class _Shrinker:
             return False
         self.best = case
         strikes = len(case.strikes or ())
-        self._tell(f"{strikes} faults, {case.seconds:.2f} s, {case.clients} clients, {case.operations} operations")
+        self._report(f"{strikes} faults, {case.seconds:.2f} s, {case.clients} clients, {case.operations} operations")
         return True
 
     def shorten_time(self, ended_at: float) -> None:
-        """Stop where it failed, if that was before everything healed."""
+        """Stop at the failure, if that came before everything healed."""
         seconds = ended_at - WARM_UP_S + MARGIN_S
         if 0 < seconds < self.best.seconds:
             self.attempt(replace(self.best, seconds=seconds))
@@ -72,13 +73,13 @@ class _Shrinker:
             size = max(1, size // 2) if size > 1 or dropped else 0
 
     def cut_clients(self) -> None:
-        """One client of each kind, or two."""
+        """Try one client of each kind, then two."""
         for clients in (1, 2):
             if self.attempt(replace(self.best, clients=clients)):
                 return
 
     def cut_operations(self, most: int) -> None:
-        """The fewest operations, by halving."""
+        """Find the smallest number of operations by bisection."""
         low, high = 0, most
         while high - low > 1 and not self.is_late:
             middle = (low + high) // 2
@@ -91,9 +92,9 @@ class _Shrinker:
 def shrink(
     case: Case, judge: Callable[[Case], Outcome], *, deadline: float, tell: Callable[[str], object]
 ) -> Case | None:
-    """A shorter case that breaks the same promise; None if this one breaks none.
+    """Return a shorter case that breaks the same promise, or None if this case breaks no promise.
 
-    `deadline` is a moment of `time.monotonic`; `tell` hears of every step.
+    `deadline` is a moment of `time.monotonic`. `tell` is called with a line for every step.
     """
     outcome = judge(case)
     if outcome.violation is None:
@@ -101,7 +102,7 @@ def shrink(
     written = case if case.strikes is not None else replace(case, strikes=tuple(outcome.strikes))
     shrinker = _Shrinker(written, outcome.violation.promise, judge, deadline, tell)
     if not shrinker.attempt(written):
-        return case  # the faults alone do not repeat it: the seed does
+        return case  # the faults alone do not repeat the failure; only the seed does
     shrinker.shorten_time(outcome.seconds)
     shrinker.drop_strikes()
     shrinker.cut_clients()

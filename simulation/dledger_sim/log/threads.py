@@ -1,11 +1,11 @@
-"""Worker threads of simulated nodes: real ones, of which only who holds the baton runs.
+"""Worker threads of simulated nodes. They are real threads, but only the thread with the baton runs.
 
-A job runs on a thread of its own until it reaches the disk boundary.  There the seed may take the baton away: then the
-event loops go on, and other jobs, until the job's next turn.  An event loop that calls the disk may be interrupted by
-jobs of its own node in the same way.  So whatever shares memory with a worker meets it in every order, and a seed
-repeats each of them: between two such points nothing else happens.
+A job runs on its own thread until it reaches the disk boundary. There the seed may take the baton away. Then the event
+loops and other jobs run until the job's next turn. An event loop that calls the disk may be interrupted by jobs of its
+own node in the same way. So code that shares memory with a worker meets that worker in every order. A seed repeats each
+order exactly: between two such points nothing else happens.
 
-A lock of the code under test is one of these, too: who waits for it lets its holder go on.
+A lock of the code under test is a switching point too: a thread that waits for a lock lets the holder run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 
-from dledger.loop_guard import is_on_loop
+from dledger_base.loop_guard import is_on_loop
 from dledger_sim.log.violation import Violation
 
 PACKAGES = ("dledger.", "dledger_broker.")
-"""Whose locks know the baton."""
+"""Prefixes of the packages whose locks use the baton."""
 INTERRUPTED_SHARE = 0.3
-"""Of the switches at the loop's own calls: these come often, and most find no job under way."""
+"""Factor for switches at the event loop's own disk calls. Such calls are frequent, and most find no job under way."""
 
 
 class _Ended(BaseException):
-    """The process of a job is gone; no code under test may catch it."""
+    """The process of a job has ended. No code under test may catch this."""
 
 
 class Job:
-    """Blocking work of a node that has begun; `outcome` is its result or exception once it `has_ended`."""
+    """Blocking work of a node. `outcome` is its result or exception once it `has_ended`."""
 
     def __init__(self, threads: Threads, owner: str, work: Callable[[], object]) -> None:
         self.owner = owner
@@ -41,13 +41,15 @@ class Job:
         self.has_ended = False
         self.is_killed = False
         self.goes_straight = False
-        """No switch any more: the process waits for it before it ends."""
+        """True if there are no switches any more: the process waits for the job before it ends."""
+        self.is_hung = False
+        """True while the disk leaves the job's call unanswered."""
         self.waits_for: SimLock | None = None
         self._threads = threads
         self._thread: _Thread | None = None
 
     def step(self) -> None:
-        """Let it run until the baton is taken from it, or to its end.  Raises `Violation` if it broke a promise."""
+        """Let the job run until it loses the baton or ends. Raises `Violation` if the job broke a promise."""
         threads = self._threads
         if self._thread is None:
             self._thread = threads.borrow()
@@ -63,7 +65,7 @@ class Job:
             raise self.broken
 
     def finish(self) -> None:
-        """Run it to its end."""
+        """Run the job to its end."""
         self.goes_straight = True
         while not self.has_ended:
             if self.waits_for is not None and self.waits_for.is_locked:
@@ -71,91 +73,106 @@ class Job:
             self.step()
 
     def kill(self) -> None:
-        """Its process is gone: nothing more of it takes effect."""
+        """End the job because its process is gone. Nothing more of the job takes effect."""
         self.is_killed = True
         while not self.has_ended:
             self.step()
 
     def pause(self) -> None:
-        """Called by the job itself: give the baton back, and go on at its next turn."""
+        """Give the baton back, and continue at the next turn. The job itself calls this."""
         assert self._thread is not None
         self._thread.wait()
         self.require_alive()
 
     def require_alive(self) -> None:
-        """Called by the job itself: end it if its process is gone."""
+        """End the job if its process is gone. The job itself calls this."""
         if self.is_killed:
             raise _Ended
 
     def run(self) -> None:
-        """The job's thread begins here."""
+        """Run the work. The job's thread begins here."""
         try:
             self.outcome = self.work()
         except _Ended:
             pass
         except Violation as broken:
             self.broken = broken
-        except BaseException as error:  # whatever it was, a thread has nobody else to tell
+        except BaseException as error:  # a thread has no other way to report any kind of exception
             self.outcome = error
         self.has_ended = True
 
 
 class _Thread:
-    """One real thread, which runs jobs one after the other, each only while it has the baton."""
+    """Real thread that runs jobs one after another, only while it has the baton."""
 
     def __init__(self) -> None:
         self.job: Job | None = None
-        self._go = threading.Lock()
-        self._back = threading.Lock()
-        self._go.acquire()
-        self._back.acquire()
+        self._run_lock = threading.Lock()
+        self._return_lock = threading.Lock()
+        self._run_lock.acquire()
+        self._return_lock.acquire()
         threading.Thread(target=self._serve, name="simulated", daemon=True).start()
 
     def run(self) -> None:
-        """Hand the baton over and wait until it is back."""
-        self._go.release()
-        self._back.acquire()
+        """Pass the baton on and wait until it is back."""
+        self._run_lock.release()
+        self._return_lock.acquire()
 
     def wait(self) -> None:
-        """On the thread itself: give the baton back and wait for it."""
-        self._back.release()
-        self._go.acquire()
+        """Give the baton back and wait for it. The thread itself calls this."""
+        self._return_lock.release()
+        self._run_lock.acquire()
 
     def stop(self) -> None:
         """End the thread, which has no job."""
         self.job = None
-        self._go.release()
+        self._run_lock.release()
 
     def _serve(self) -> None:
         while True:
-            self._go.acquire()
+            self._run_lock.acquire()
             if self.job is None:
                 return
             self.job.run()
-            self._back.release()
+            self._return_lock.release()
 
 
 class Threads:
-    """All worker threads of one run; `switch_share` is how often a disk call lets something else run."""
+    """Worker threads of a run. `switch_share` is the probability that a disk call lets something else run."""
 
-    def __init__(self, random: Random, switch_share: float) -> None:
+    def __init__(
+        self,
+        random: Random,
+        switch_share: float,
+        hangs: Callable[[str, str, str], bool] = lambda _owner, _operation, _path: False,
+    ) -> None:
+        """Prepare the threads.
+
+        `hangs(node, operation, path)` returns whether the disk leaves this call of a job unanswered now.
+        """
         self.current: Job | None = None
-        """The job that has the baton; None: an event loop has it, or the simulator."""
+        """Job with the baton. None means that an event loop or the simulator has it."""
         self.under_way: dict[str, list[Job]] = {}
         """Jobs that have begun and not ended, by node."""
         self.pressing: SimLock | None = None
-        """An event loop waits for it."""
+        """Lock for which an event loop waits, or None."""
         self.switches = 0
         self._random = random
         self._switch_share = switch_share
+        self._hangs = hangs
         self._idle: list[_Thread] = []
 
-    def at_disk(self, owner: str) -> None:
-        """Somebody of a node is about to call the disk."""
+    def at_disk(self, owner: str, operation: str, path: str) -> None:
+        """Handle a disk call of a node: the job may hang or lose the baton, or another job of the node may step."""
         job = self.current
         if job is not None:
             job.require_alive()
             pressed = self.pressing is not None and self.pressing.holder is job
+            while not (job.goes_straight or pressed) and self._hangs(owner, operation, path):
+                job.is_hung = True
+                job.pause()
+                pressed = self.pressing is not None and self.pressing.holder is job
+            job.is_hung = False
             if not (job.goes_straight or pressed) and self._random.random() < self._switch_share:
                 self.switches += 1
                 job.pause()
@@ -168,31 +185,31 @@ class Threads:
             self._random.choice(jobs).step()
 
     def begin(self, owner: str, work: Callable[[], object]) -> Job:
-        """A job that has not begun yet."""
+        """Return a job that has not begun yet."""
         return Job(self, owner, work)
 
     def kill(self, owner: str) -> None:
-        """A process is gone, and its threads."""
+        """Kill all jobs of a process."""
         for job in list(self.under_way.get(owner, ())):
             job.kill()
 
     def finish(self, owner: str) -> None:
-        """Let everything that is under way come to its end: a process waits for its threads."""
+        """Let all jobs under way come to their end: a process waits for its threads."""
         for job in list(self.under_way.get(owner, ())):
             job.finish()
 
     def borrow(self) -> _Thread:
-        """A thread without a job."""
+        """Return a thread without a job."""
         return self._idle.pop() if self._idle else _Thread()
 
     def give_back(self, thread: _Thread) -> None:
-        """It has no job any more."""
+        """Take a thread back whose job has ended."""
         thread.job = None
         self._idle.append(thread)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Locks that are made meanwhile know the baton; in the end no thread is left."""
+        """Make all new locks use the baton inside this context. No thread is left at the end."""
         modules = [
             module
             for name, module in list(sys.modules.items())
@@ -211,12 +228,12 @@ class Threads:
                 self._idle.pop().stop()
 
     def make_lock(self) -> SimLock:
-        """Stands in for `threading.Lock`."""
+        """Return a lock that stands in for `threading.Lock`."""
         return SimLock(self)
 
 
 class SimLock:
-    """A lock between jobs and event loops."""
+    """Lock between jobs and event loops."""
 
     def __init__(self, threads: Threads) -> None:
         self.holder: Job | None = None
@@ -224,7 +241,7 @@ class SimLock:
         self._locked = False
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Wait for it: a job gives the baton back, an event loop stands still while the holder goes on."""
+        """Wait for the lock. A job gives the baton back; an event loop blocks while the holder runs."""
         job = self._threads.current
         while self._locked:
             if not blocking:
@@ -240,17 +257,17 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         self._locked, holder, self.holder = False, self.holder, None
         if self._threads.pressing is self and holder is not None and not holder.is_killed:
             self._threads.pressing = None
-            holder.pause()  # whoever waited has waited long enough
+            holder.pause()  # let the event loop continue that waited for this lock
 
     def press(self) -> None:
-        """Let the holder go on until it lets go."""
+        """Let the holder run until it releases the lock."""
         holder = self.holder
         if holder is None or holder is self._threads.current:
-            raise Violation("nobody waits for a lock that it holds", "a thread would stand still for good")
+            raise Violation("no thread waits for a lock that it holds", "a thread would stand still for good")
         if holder.waits_for is not None and holder.waits_for is not self and holder.waits_for.is_locked:
             holder.waits_for.press()
         before, self._threads.pressing = self._threads.pressing, self
@@ -262,7 +279,7 @@ class SimLock:
         return self._locked
 
     def locked(self) -> bool:
-        """See `threading.Lock.locked`."""
+        """Return whether the lock is held."""
         return self._locked
 
     def __enter__(self) -> bool:

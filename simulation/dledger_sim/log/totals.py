@@ -1,4 +1,4 @@
-"""Totals of a campaign, in a file that the next one goes on from."""
+"""Totals of a campaign, in a file that the next campaign continues."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dledger_sim.log.kinds import CLASSES
 from dledger_sim.log.run import Outcome
 
 OPERATIONS = ("ok", "fail", "info", "read", "commit", "topic changed")
-"""Counts of a trial that are operations of clients, each of which is checked."""
+"""Counts of a trial that are operations of clients. Each such operation is checked."""
 
 
 class Totals(msgspec.Struct):
-    """Sums over seeds; times in seconds."""
+    """Sums over seeds. Times are in seconds."""
 
     next_seed: int = 1
     seeds: int = 0
@@ -36,7 +36,7 @@ class Totals(msgspec.Struct):
     violations: list[Case] = []
 
     def add(self, outcome: Outcome) -> None:
-        """Count a seed in."""
+        """Add the outcome of a seed."""
         self.next_seed = max(self.next_seed, outcome.case.seed + 1)
         self.seeds += 1
         self.simulated_s += outcome.seconds
@@ -62,7 +62,7 @@ def _add(sums: dict[str, int], more: Counter[str] | dict[str, int]) -> None:
 
 
 def load_totals(path: Path | None) -> Totals:
-    """The totals in a file; none yet if there is no file.  Raises `msgspec.ValidationError`."""
+    """Return the totals in a file, or empty totals without a file. Raises `msgspec.ValidationError`."""
     if path is None or not path.exists():
         return Totals()
     return msgspec.json.decode(path.read_bytes(), type=Totals)

@@ -1,12 +1,12 @@
-"""Broken promise, as the simulator tells of it."""
+"""Violations: how the simulator reports a broken promise."""
 
 from __future__ import annotations
 
 
 class Violation(BaseException):
-    """A promise is broken: which one, and how.
+    """A promise is broken. `promise` names it, and `detail` describes how.
 
-    No `Exception`: the code that is judged answers those, and runs on.
+    This is no subclass of `Exception`: the code under test catches those and continues.
     """
 
     def __init__(self, promise: str, detail: str) -> None:
@@ -22,3 +22,7 @@ def require(condition: object, promise: str, **facts: object) -> None:
     """Raise `Violation` unless `condition` holds."""
     if not condition:
         raise Violation(promise, ", ".join(f"{name}={value}" for name, value in facts.items()))
+
+
+class PlannedFailureError(Exception):
+    """Planned failure of a client's program, drawn from the seed."""

@@ -1,41 +1,45 @@
-"""Judge of what waits in a replica: operations that were proposed, and reads.
+"""Judge of requests that wait in a replica: proposed operations, and reads.
 
-Each gets exactly one answer while its replica lives: an operation is applied or dropped, and dropped at the latest when
-its leader leads no more; a read is answered once everything that was committed before it is applied, or refused.
+Each gets exactly one answer while its replica lives. An operation is applied or dropped, at the latest when its leader
+steps down. A read is answered once everything that was committed before it is applied, or it is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dledger.errors import LogError
-from dledger.loop_guard import excepted
 from dledger.replica.replica import Replica
+from dledger_base.loop_guard import excepted
 from dledger_sim.log.violation import require
 
 
 class Waiting:
-    """What one replica has been asked and has not answered yet."""
+    """Requests to a replica that it has not answered yet."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, clock: Callable[[], float]) -> None:
         self._replica = replica
+        self._clock = clock
         self._node = replica.config.node_id
-        self._operations: set[int] = set()
+        self._operations: dict[int, float] = {}
+        """Time of proposal of each operation."""
         self._reads: dict[int, int] = {}
         self._number = 0
 
     def proposing(self, operation: int) -> None:
-        """An operation is about to be proposed."""
-        self._operations.add(operation)
+        """Note an operation that is about to be proposed."""
+        self._operations[operation] = self._clock()
 
     def refused(self, operation: int) -> None:
-        """It was not: nothing is to come of it."""
-        self._operations.discard(operation)
+        """Note that an operation was not proposed: it must have no effect."""
+        self._operations.pop(operation, None)
 
     def is_too_much(self) -> bool | None:
-        """Whether what waits for a majority is more than a leader is to take; None if that cannot be read."""
+        """Return whether more waits for a majority than a leader may take. Return None if the number cannot be read."""
         replica, limit = self._replica, self._replica.config.max_uncommitted_bytes
         committed = replica.engine.commit_index
         if committed > replica.store.last_index:
-            return None  # the log is being truncated, and what follows is held back
+            return None  # the log is being truncated, and the entries behind are held back
         known = committed >= replica.store.first_index
         try:
             with excepted("the judge is no part of the node"):
@@ -45,45 +49,53 @@ class Waiting:
         return replica.leading.end_position - end > limit
 
     def settled(self, operation: int) -> None:
-        """An operation was applied or dropped."""
+        """Check an operation that was applied or dropped."""
         require(
             operation in self._operations,
             "an operation is applied or dropped once",
             node=self._node,
             operation=operation,
         )
-        self._operations.remove(operation)
+        del self._operations[operation]
+
+    @property
+    def oldest_s(self) -> float:
+        """Time for which the oldest operation has waited, in seconds."""
+        return self._clock() - min(self._operations.values(), default=self._clock())
 
     def reading(self, last_committed: int) -> int:
-        """A read begins, when so much was committed; returns its number."""
+        """Note that a read begins, with the last committed index. Return the read's number."""
         self._number += 1
         self._reads[self._number] = last_committed
         return self._number
 
     def read(self, number: int, error: Exception | None, last_committed: int) -> None:
-        """A read is answered. Less may be committed than when it began, where an accepted loss became certain."""
+        """Check a read that is answered.
+
+        Fewer entries may be committed than at its beginning, if an accepted loss became certain.
+        """
         replica = self._replica
         require(number in self._reads, "a read is answered once", node=self._node, read=number)
         committed = min(self._reads.pop(number), last_committed)
         require(
             error is not None or replica.applied_index >= committed,
-            "a read waits until what was committed before it is applied",
+            "a read waits until the entries that were committed before it are applied",
             node=self._node,
             applied=replica.applied_index,
             committed=committed,
         )
 
     def observe(self) -> None:
-        """Something happened on the node."""
+        """Check the replica after an event."""
         if self._operations:
             require(
                 self._replica.engine.is_leader,
-                "who leads no more drops what it had proposed",
+                "a leader that steps down drops its proposals",
                 node=self._node,
                 kept=sorted(self._operations)[:5],
             )
 
     def require_nothing(self, when: str) -> None:
-        """Everything must have been answered by now."""
+        """Check that everything has been answered."""
         require(not self._operations, f"operations are answered {when}", left=sorted(self._operations)[:5])
         require(not self._reads, f"reads are answered {when}", left=len(self._reads))

@@ -1,7 +1,7 @@
-"""Clients: each writes and reads registers, one operation at a time, through the node it believes to lead.
+"""Clients: each writes and reads registers, one operation at a time, at the node that it believes to be the leader.
 
-An operation ends `ok`, `fail` (it was certainly not proposed) or `info` (nobody knows).  Every attempt has an operation
-number of its own, so that nothing is ever repeated.
+An operation ends `ok`, `fail` (certainly not proposed) or `info` (unknown). Every attempt has its own operation number,
+so that nothing is ever repeated.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from dledger_sim.log.machine import UNIT_BYTES, Pending, RegisterMachine, Writte
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """How many clients do how much."""
+    """Settings of the clients."""
 
     clients: int = 4
     think_s: float = 0.03
-    """Mean pause between two operations of one client."""
+    """Mean pause between two operations of a client, in seconds."""
     timeout_s: float = 1.5
-    """After which a client asks another node."""
+    """Time limit after which a client asks another node, in seconds."""
     keys: int = 8
     read_share: float = 0.25
     burst_share: float = 0.1
-    """Share of the writes that come as up to `burst` at once."""
+    """Share of the writes that come in bursts of up to `burst`."""
     burst: int = 20
     padding_bytes: int = 400
     large_share: float = 0.01
-    """Share of the writes with up to a quarter of a segment."""
+    """Share of the writes with up to `large_bytes`, a quarter of the smallest segment."""
     large_bytes: int = 16 << 10
 
 
 class Workload:
-    """All clients, and what they were told."""
+    """Clients, with all their answers."""
 
     def __init__(
         self, group: SimGroup, random: Random, settings: WorkloadSettings, most_operations: int | None = None
@@ -52,15 +52,15 @@ class Workload:
         self._losses = 0
         self._active = True
         self.counts: Counter[str] = Counter()
-        """Writes by outcome, and reads."""
+        """Number of writes by outcome, and of reads."""
 
     def start(self) -> None:
-        """Let the clients begin."""
+        """Start the clients."""
         for _ in range(self._settings.clients):
             _Client(self, self._random.choice(self._group.settings.names)).pause()
 
     def stop(self) -> None:
-        """No operation begins any more."""
+        """Stop the clients: no operation begins any more."""
         self._active = False
 
     @property
@@ -80,7 +80,7 @@ class Workload:
         return self._settings
 
     def write(self, life: Life, key: int, padding: int, done: Callable[[str, str | None], None]) -> None:
-        """Write on the event loop of a node; `done(outcome, leader hint)`."""
+        """Write on the event loop of a node, and call `done(outcome, leader hint)`."""
         self._operations += 1
         operation = self._operations
         unit = encode_unit(key, operation, padding)
@@ -115,18 +115,18 @@ class Workload:
                 self.counts["busy"] += 1
                 require(
                     too_much is not False,
-                    "an operation is refused as busy only while too much waits for a majority",
+                    "an operation is refused as busy only while too much data waits for a majority",
                     node=life.node.name,
                 )
             witness.answered_fail(operation)
             done("fail", life.node.name)
         except StorageError:
-            # The disk failed under an earlier unit; the replica ends.
+            # The disk failed under an earlier unit, so the replica ends.
             life.waiting.refused(operation)
             self.counts["info"] += 1
             done("info", None)
         else:
-            require(not too_much, "a leader takes no more than may wait for a majority", node=life.node.name)
+            require(not too_much, "a leader accepts no more data than may wait for a majority", node=life.node.name)
 
     def read(self, life: Life, key: int, done: Callable[[str, str | None], None]) -> None:
         """Read on the event loop of a node."""
@@ -145,7 +145,7 @@ class Workload:
             self._forget_lost()
             require(
                 position >= floor or losses != self._losses,
-                "a read returns at least what was acknowledged before it began",
+                "a read returns at least all operations that were acknowledged before it began",
                 node=life.node.name,
                 key=key,
                 found=position,
@@ -158,13 +158,13 @@ class Workload:
         life.replica.read_index(confirmed)
 
     def _lift(self, life: Life, key: int, position: int) -> None:
-        """Whoever reads a register from now on sees this write, or a later one."""
+        """Note that every later read of a register must return this write, or a later write."""
         self._forget_lost()
         if not life.astray:
             self._floors[key] = max(self._floors.get(key, -1), position)
 
     def _forget_lost(self) -> None:
-        """What an operator has accepted to lose need not be read any more."""
+        """Drop the floors of writes that an operator has accepted to lose."""
         positions = self._group.witness.losses.positions
         for lost in positions[self._losses :]:
             self._floors = {key: floor for key, floor in self._floors.items() if floor < lost}
@@ -178,11 +178,11 @@ def _registers(life: Life) -> dict[int, Written]:
 
 
 class _Client:
-    """One client: an operation, a pause, an operation, …"""
+    """Client: an operation, a pause, an operation, …"""
 
     def __init__(self, workload: Workload, believed: str) -> None:
         self._workload = workload
-        self._believed = believed
+        self._chosen_node = believed
         self._number = 0
 
     def pause(self, factor: float = 1.0) -> None:
@@ -195,9 +195,9 @@ class _Client:
         if not workload.active:
             return
         group = workload.group
-        life = group.nodes[self._believed].life
-        if life is None or self._believed in group.unreachable:
-            self._believed = random.choice(group.settings.names)
+        life = group.nodes[self._chosen_node].life
+        if life is None or self._chosen_node in group.unreachable:
+            self._chosen_node = random.choice(group.settings.names)
             self.pause()
             return
         self._number += 1
@@ -209,7 +209,7 @@ class _Client:
                 return
             self._number += 1
             if outcome != "ok":
-                self._believed = hint or random.choice(group.settings.names)
+                self._chosen_node = hint or random.choice(group.settings.names)
             self.pause()
 
         def give_up() -> None:

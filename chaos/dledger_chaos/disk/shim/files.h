@@ -106,6 +106,7 @@ static void watch(int fd, int flags) {
     durable_writes[fd] = (flags & (O_DSYNC | O_SYNC)) != 0;
     appending[fd] = (flags & O_APPEND) != 0;
     open_files[fd] = f;
+    n_open++;
     pthread_mutex_unlock(&table_lock);
 }
 
@@ -113,6 +114,7 @@ static void unwatch(int fd) {
     pthread_mutex_lock(&table_lock);
     struct file *f = open_files[fd];
     open_files[fd] = NULL;
+    if (f) n_open--;
     if (f && --f->refs == 0) {
         if (f->dead) { free(f->path); free(f); }
         else if (!pending(f)) forget(f);

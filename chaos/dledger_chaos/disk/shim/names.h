@@ -119,6 +119,8 @@ static int open_watched(int dirfd, const char *path, int flags, mode_t mode) {
         return dir;
     }
     if (!root_len || !absolute(dirfd, path, full) || !watched(full)) return real_openat(dirfd, path, flags, mode);
+    long most = told("open", "limit", full);
+    if (most && n_open >= most) { errno = EMFILE; return -1; }
     if (flags & O_CREAT && lstat(full, &st)) {
         FAIL("create", full);
         creates = 1;

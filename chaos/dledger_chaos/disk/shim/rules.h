@@ -12,12 +12,10 @@ static void parse_rules(void) {
     n_rules = n;
 }
 
-/* The errno that `call` on `path` has to fail with, or 0; waits first, where a rule says so. */
-static int fault(const char *call, const char *path) {
-    if (!control) return 0;
-    if (control->generation == rules_generation && !n_rules) return 0;
-    int error = 0;
-    long delay_ms = 0;
+/* The value of the rule with this action for `call` on `path`, or 0. */
+static long told(const char *call, const char *action, const char *path) {
+    long value = 0;
+    if (!control || (control->generation == rules_generation && !n_rules)) return 0;
     pthread_mutex_lock(&rules_lock);
     if (control->generation != rules_generation) {
         rules_generation = control->generation;
@@ -25,13 +23,17 @@ static int fault(const char *call, const char *path) {
     }
     for (int i = 0; i < n_rules; i++) {
         const struct rule *r = &rules[i];
-        if (strcmp(r->call, call) || (r->part[0] && !strstr(path, r->part))) continue;
-        if (!strcmp(r->action, "error")) error = (int)r->value;
-        else if (!strcmp(r->action, "delay")) delay_ms = r->value;
+        if (!strcmp(r->call, call) && !strcmp(r->action, action) && (!r->part[0] || strstr(path, r->part))) value = r->value;
     }
     pthread_mutex_unlock(&rules_lock);
+    return value;
+}
+
+/* The errno that `call` on `path` has to fail with, or 0; waits first, where a rule says so. */
+static int fault(const char *call, const char *path) {
+    long delay_ms = told(call, "delay", path);
     if (delay_ms) nanosleep(&(struct timespec){delay_ms / 1000, delay_ms % 1000 * 1000000}, NULL);
-    return error;
+    return (int)told(call, "error", path);
 }
 
 #define FAIL(call, path) do { int e_ = fault(call, path); if (e_) { errno = e_; return -1; } } while (0)

@@ -16,6 +16,8 @@
       32  rules, one a line, NUL at the end:  CALL ACTION VALUE [PATH-PART]
           CALL    read write extend allocate create truncate sync rename
           ACTION  error ERRNO | delay MILLISECONDS
+          or      open limit FILES:      no more watched files are opened while so many are open (EMFILE)
+                  space used PERMILLE:   so much of the file system is used, as statvfs tells it
 
    An undo file is a header of 4096 bytes { char magic[8]; u64 synced; u64 end; } and records from byte 4096 on:
    { i64 offset, size of the file before, bytes written, bytes kept, 1 if the kept bytes are zeros and left out }, bytes.
@@ -39,6 +41,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -81,6 +84,7 @@ static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct file *table[BUCKETS];
 static struct file *volatile open_files[FDS];
+static volatile long n_open;             /* descriptors in `open_files`; under table_lock */
 static unsigned char durable_writes[FDS], appending[FDS];
 static struct change *changes;
 static long change_serial;
@@ -107,6 +111,7 @@ REAL(int, renameat, int, const char *, int, const char *);
 REAL(int, unlinkat, int, const char *, int);
 REAL(int, mkdirat, int, const char *, mode_t);
 REAL(int, clock_gettime, clockid_t, struct timespec *);
+REAL(int, statvfs, const char *, struct statvfs *);
 
 static void die(const char *what) {
     dprintf(2, "disk shim: %s: %s\n", what, strerror(errno));
@@ -117,7 +122,7 @@ static void load(void) {
 #define LOAD(name) real_##name = dlsym(RTLD_NEXT, #name)
     LOAD(open); LOAD(openat); LOAD(close); LOAD(write); LOAD(writev); LOAD(pwrite); LOAD(pwritev); LOAD(pwritev2);
     LOAD(pread); LOAD(preadv); LOAD(preadv2); LOAD(ftruncate); LOAD(posix_fallocate); LOAD(fdatasync); LOAD(fsync);
-    LOAD(renameat); LOAD(unlinkat); LOAD(mkdirat); LOAD(clock_gettime);
+    LOAD(renameat); LOAD(unlinkat); LOAD(mkdirat); LOAD(clock_gettime); LOAD(statvfs);
 }
 
 /* The node that this process is, from its command line; 0 if it is none. */
@@ -174,4 +179,5 @@ __attribute__((constructor)) static void init(void) {
 #include "rules.h"
 #include "contents.h"
 #include "names.h"
+#include "space.h"
 #include "clock.h"

@@ -1,4 +1,7 @@
-"""Puts a known bug into this interpreter, if it runs a node and its environment names one; see the package above."""
+"""Puts a known bug into this interpreter, if it runs a node and its environment names a bug.
+
+`dledger_chaos.mutants` explains how it is loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,33 @@
-"""The broker's known bugs beside those of the log: a simulator that does not catch them proves nothing.
+"""Known bugs of the broker and of the client library, besides those of the log. The simulator must catch each.
 
-`requests` lists those of what clients are told, `polls` those of clients that wait, `filters` those of expressions in
-SQL92, `classes` those of class filters, `commits` those of consumer offsets, `repeats` those of idempotent sends,
-`delays` those of delayed messages, `retries` those of messages that are sent back, `units` those of what the broker
-itself writes, `locks` those of queue locks, `halves` those of transactions, `pops` those of popped messages, `replies`
-those of replies, `busy` those of what the log did not take, `incarnations` those of names that were given twice,
-`clocks` those of group time, `upgrades` those of nodes of different versions, `assignments` those of how groups consume
-topics, `resets` those of groups that are reset, `quotas` those of quotas, `accounts` those of access control, `aliases`
-those of write aliases and of where readers are sent, `state` those of other state and of views; `apply` puts one
-into a real process.
+`apply` puts a bug into a real process. The modules by subject:
+
+- `requests`: answers to clients
+- `polls`: long polls
+- `filters`: expressions in SQL92
+- `classes`: class filters
+- `commits`: consumer offsets
+- `repeats`: idempotent sends
+- `delays`: delayed messages
+- `retries`: messages that are sent back
+- `units`: units that the broker itself writes
+- `locks`: queue locks
+- `halves`: transactions
+- `pops`: popped messages
+- `replies`: replies
+- `busy`: operations that the log refused
+- `incarnations`: names that were deleted and made again
+- `clocks`: group time
+- `upgrades`: nodes of different versions
+- `assignments`: request modes of consumer groups
+- `resets`: groups that are reset
+- `retention`: retention
+- `quotas`: quotas
+- `accounts`: access control
+- `aliases`: write aliases, and the nodes to which readers are sent
+- `library`: our client library
+- `views`: rotten views
+- `state`: other state and views
 """
 
 from __future__ import annotations
@@ -28,6 +47,7 @@ from dledger_sim.brokers.mutants import (
     filters,
     halves,
     incarnations,
+    library,
     locks,
     polls,
     pops,
@@ -36,10 +56,12 @@ from dledger_sim.brokers.mutants import (
     replies,
     requests,
     resets,
+    retention,
     retries,
     state,
     units,
     upgrades,
+    views,
 )
 from dledger_sim.log.mutants import MUTANTS as LOG_MUTANTS
 from dledger_sim.log.mutants.catalogue import Mutant
@@ -54,6 +76,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **busy.CATALOGUE,
     **incarnations.CATALOGUE,
     **state.CATALOGUE,
+    **retention.CATALOGUE,
     **repeats.CATALOGUE,
     **units.CATALOGUE,
     **clocks.CATALOGUE,
@@ -69,11 +92,16 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
     **quotas.CATALOGUE,
     **accounts.CATALOGUE,
     **aliases.CATALOGUE,
+    **views.CATALOGUE,
+    **library.CATALOGUE,
 }
 
 
 def apply(name: str) -> None:
-    """Put a bug, of the log or of the broker, into this process for good.  Raises `KeyError` if there is none."""
+    """Put a bug of the log or of the broker permanently into this process.
+
+    Raises `KeyError` if there is no bug of that name.
+    """
     MUTANTS[name].apply()
 
 

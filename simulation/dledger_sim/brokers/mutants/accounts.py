@@ -1,6 +1,6 @@
 """Bugs of access control."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATALOGUE = Catalogue("accounts")
 
 CATALOGUE.add(
     "rules-outlive-their-change",
-    "what an account may do counts from its change on",
+    "a change of an account's rights counts from then on",
     (Accounts, "_current", lambda self: self._table),
 )
 
@@ -30,22 +30,22 @@ def _admit_what_others_passed_on(self: Access, request: Request, rights: Rights)
 
 CATALOGUE.add(
     "forwarded-requests-not-judged",
-    "who passes a request on has not judged it",
+    "the leader judges a forwarded request, because the forwarding node has not judged it",
     (Access, "admit", _admit_what_others_passed_on),
 )
 
-_secret_of = Accounts._secret_of
+_secrets_of = Accounts._secrets_of
 
 
-def _first_secret(self: Accounts, account: Account) -> str:
-    known = vars(self).setdefault("first_secrets", {})
-    return str(known.setdefault(account.put.name, _secret_of(self, account)))
+def _first_secret(self: Accounts, account: Account) -> tuple[str, ...]:
+    known: dict[str, tuple[str, ...]] = vars(self).setdefault("first_secrets", {})
+    return known.setdefault(account.put.name, _secrets_of(self, account))
 
 
 CATALOGUE.add(
     "secret-outlives-its-change",
-    "with another secret the earlier one is worth nothing",
-    (Accounts, "_secret_of", _first_secret),
+    "a new secret makes the earlier secret worthless",
+    (Accounts, "_secrets_of", _first_secret),
 )
 
 
@@ -55,7 +55,7 @@ def _remove_nothing(self: AccountTable, name: str) -> None:
 
 CATALOGUE.add(
     "account-outlives-its-deletion",
-    "an account that is deleted may do nothing",
+    "a deleted account may do nothing",
     (AccountTable, "_remove", _remove_nothing),
 )
 CATALOGUE.add(
@@ -74,6 +74,6 @@ def _put_without_rules(self: AccountTable, account: Account) -> None:
 
 CATALOGUE.add(
     "rules-not-replicated",
-    "rules are what the log says",
+    "the rules of an account are the rules in the log",
     (AccountTable, "_put", _put_without_rules),
 )

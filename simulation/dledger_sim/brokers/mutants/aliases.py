@@ -1,4 +1,4 @@
-"""Bugs of write aliases, and of where readers are sent."""
+"""Bugs of write aliases, and of the nodes to which readers are sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CATALOGUE = Catalogue("aliases")
 
 CATALOGUE.add(
     "alias-stores-where-its-client-says",
-    "what a write alias takes goes to the queue that follows from its number",
+    "a message that a write alias takes goes to the queue that follows from the alias's number",
     (dispatch, "mark_send", lambda _request, _number: None),
 )
 
@@ -56,16 +56,16 @@ CATALOGUE.add(
 
 
 def _look_at_none(self: Placement) -> Sequence[int]:
-    return sorted(self._gossip.told(READS_AS).values())
+    return sorted(self._gossip.reported_facts(READS_AS).values())
 
 
 CATALOGUE.add(
     "dead-followers-are-homes",
     "a leader sends no reader to a node that it does not hear",
-    (Placement, "_look", _look_at_none),
+    (Placement, "_choose_homes", _look_at_none),
 )
 CATALOGUE.add(
     "new-leader-takes-its-readers-for-its-own",
-    "no reader is sent to id 0 while that may stand for a dead leader",
+    "no reader is sent to id 0 while id 0 may stand for a dead leader",
     (Placement, "_is_changing", False),
 )

@@ -1,4 +1,4 @@
-"""Bugs of how groups consume topics."""
+"""Bugs of the ways in which groups consume topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CATALOGUE = Catalogue("assignments")
 
 CATALOGUE.add(
     "mode-outlives-its-topic",
-    "a mode ends with its topic",
+    "a request mode ends with its topic",
     (RequestModeTable, "on_topic_deleted", lambda _self, _topic: None),
 )
 
@@ -25,12 +25,12 @@ def _keep_modes(_self: RequestModeTable, _group: str, *, clean_offsets: bool) ->
 
 CATALOGUE.add(
     "mode-outlives-its-group",
-    "a mode ends with its group",
+    "a request mode ends with its group",
     (RequestModeTable, "on_group_deleted", _keep_modes),
 )
 CATALOGUE.add(
     "modes-not-in-snapshots",
-    "a restart forgets no mode",
+    "a restart forgets no request mode",
     (RequestModeTable, "capture_frames", lambda _self, _now: {}),
 )
 
@@ -45,6 +45,6 @@ def _put_at_once(self: AssignmentRequests, request: Request) -> None:
 
 CATALOGUE.add(
     "mode-answered-when-staged",
-    "a mode that was set is told by whoever leads",
+    "a request mode that was set is told by every later leader",
     (AssignmentRequests, "put_mode", _put_at_once),
 )

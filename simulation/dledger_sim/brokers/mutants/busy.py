@@ -1,6 +1,6 @@
-"""Bugs of what happens to an operation that the log does not take, because it is busy or full."""
+"""Bugs of operations that the log refuses because it is busy or full."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from dledger.errors import BusyError, LogError
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.buffer import OffsetBuffer, _Flight
+from dledger_broker.features.retention.taken import Taken
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
@@ -34,12 +35,12 @@ def _drop_refused_commits(self: OffsetBuffer, flight: _Flight, error: LogError |
         waiter(error)
 
 
-_real_landed = OffsetBuffer._landed
+_real_landed = OffsetBuffer._on_outcome
 
 CATALOGUE.add(
     "busy-commit-dropped",
-    "a commit that the busy log did not take is proposed again, also if nobody waits for its answer",
-    (OffsetBuffer, "_landed", _drop_refused_commits),
+    "a commit that the busy log refused is proposed again, even if no client waits for its answer",
+    (OffsetBuffer, "_on_outcome", _drop_refused_commits),
     schedule=questions.commit_while_the_log_is_busy,
 )
 
@@ -50,8 +51,8 @@ def _forget_refused_commits(self: OffsetBuffer, flight: _Flight, error: LogError
 
 CATALOGUE.add(
     "busy-commit-acknowledged",
-    "a commit that the busy log did not take is not acknowledged before it does",
-    (OffsetBuffer, "_landed", _forget_refused_commits),
+    "a commit that the busy log refused is acknowledged only after the log has accepted it",
+    (OffsetBuffer, "_on_outcome", _forget_refused_commits),
 )
 
 
@@ -65,7 +66,7 @@ def _keep_the_commits_only(self: OffsetBuffer, flight: _Flight, error: LogError 
 CATALOGUE.add(
     "busy-commit-never-answered",
     "a commit that waits while the log is busy is answered in the end",
-    (OffsetBuffer, "_landed", _keep_the_commits_only),
+    (OffsetBuffer, "_on_outcome", _keep_the_commits_only),
 )
 
 
@@ -77,8 +78,8 @@ def _wait_for_the_next_commit(self: OffsetBuffer, flight: _Flight, error: LogErr
 
 CATALOGUE.add(
     "busy-commit-not-proposed-again",
-    "a commit that the busy log did not take is proposed again by itself",
-    (OffsetBuffer, "_landed", _wait_for_the_next_commit),
+    "a commit that the busy log refused is proposed again without another request",
+    (OffsetBuffer, "_on_outcome", _wait_for_the_next_commit),
 )
 
 # ---------------------------------------------------------------- changes
@@ -104,7 +105,7 @@ def _try_again_later(self: Overlay, command: Command, done: Done, *, privileged:
 
 
 def _nobody(_error: LogError | None) -> None:
-    """Nobody waits for it any more."""
+    """Ignore the outcome: no client waits for it any more."""
 
 
 _refused_for_now: WeakKeyDictionary[Overlay, list[Callable[[], None]]] = WeakKeyDictionary()
@@ -113,25 +114,27 @@ _real_stage_command = Overlay.stage_command
 
 CATALOGUE.add(
     "busy-deletion-acknowledged",
-    "a deletion that the busy log did not take is not acknowledged",
+    "a deletion that the busy log refused is not acknowledged",
     (Overlay, "stage_command", _answer_done),
 )
 
 CATALOGUE.add(
     "refused-change-done-later",
-    "a change that was refused as busy is never done",
+    "a change that was refused as busy is never made",
     (Overlay, "stage_command", _try_again_later),
 )
 
 
-def _decide_although_refused(self: Trimming, handle: JobHandle, position: int, error: LogError | None) -> None:
-    _real_decided(self, handle, position, None if isinstance(error, BusyError) else error)
+def _decide_although_refused(
+    self: Trimming, handle: JobHandle, position: int, taken: Taken, error: LogError | None
+) -> None:
+    _real_decided(self, handle, position, taken, None if isinstance(error, BusyError) else error)
 
 
 _real_decided = Trimming._decided
 
 CATALOGUE.add(
     "busy-trim-goes-on",
-    "the log is trimmed only once its first kept offsets are applied, though the log was busy when they were proposed",
+    "the log is trimmed only once its first kept offsets are applied, even if the log was busy when they were proposed",
     (Trimming, "_decided", _decide_although_refused),
 )

@@ -1,4 +1,4 @@
-"""Bugs of class filters: what a process that died has not judged is neither wanted nor left out."""
+"""Bugs of class filters. A message that the filter's process could not judge must not be treated as judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("classes")
 
 
-async def _nothing_matches(self: ClassFilters, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
+async def _treat_as_unwanted(self: ClassFilters, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
     try:
         return await _real_judge(self, wanted, count, pieces)
     except ServerError:
@@ -23,12 +23,13 @@ _real_judge = ClassFilters.judge
 
 CATALOGUE.add(
     "unjudged-left-out",
-    "what a class has not judged is not passed over: a consumer asks again, and a pop acknowledges nothing of it",
-    (ClassFilters, "judge", _nothing_matches),
+    "messages that a class filter has not judged are not passed over: a consumer asks again, and a pop does not "
+    "acknowledge them",
+    (ClassFilters, "judge", _treat_as_unwanted),
 )
 
 
-async def _all_match(self: ClassFilters, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
+async def _treat_as_wanted(self: ClassFilters, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
     try:
         return await _real_judge(self, wanted, count, pieces)
     except ServerError:
@@ -37,19 +38,19 @@ async def _all_match(self: ClassFilters, wanted: ClassFilter, count: int, pieces
 
 CATALOGUE.add(
     "unjudged-let-through",
-    "what a class has not judged is shown to nobody",
-    (ClassFilters, "judge", _all_match),
+    "a message that a class filter has not judged is shown to no consumer",
+    (ClassFilters, "judge", _treat_as_wanted),
 )
 
 
-async def _of_the_next_one(self: ClassFilters, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
-    said = await _real_judge(self, wanted, count, pieces)
-    matches = [said.matches_text(b"") for _ in range(count)]
+async def _shift_verdicts(self: ClassFilters, wanted: ClassFilter, count: int, pieces: Sequence[bytes]) -> Verdicts:
+    verdicts = await _real_judge(self, wanted, count, pieces)
+    matches = [verdicts.matches_text(b"") for _ in range(count)]
     return Verdicts(bytes([*matches[1:], False]))
 
 
 CATALOGUE.add(
     "verdicts-moved-by-one",
-    "what a class said of a message decides about that one",
-    (ClassFilters, "judge", _of_the_next_one),
+    "a class filter's verdict on a message decides about that message",
+    (ClassFilters, "judge", _shift_verdicts),
 )

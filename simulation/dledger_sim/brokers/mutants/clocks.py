@@ -22,7 +22,8 @@ def _count_unknown_clocks(of_voters: Sequence[int | None]) -> int | None:
 
 CATALOGUE.add(
     "unknown-clocks-counted",
-    "group time is what the clocks of a majority of all voters have reached, and who is not heard has reached nothing",
+    "group time is the time that the clocks of a majority of all voters have reached; an unknown clock has reached "
+    "nothing",
     (group_clock, "reached_by_majority", _count_unknown_clocks),
     schedule=clocks.a_clock_that_nobody_hears,
 )
@@ -35,22 +36,22 @@ def _believe(self: BelievedTime, reached_ms: int, _now: float) -> int:
 
 CATALOGUE.add(
     "jump-believed-at-once",
-    "clocks that jump are not believed before they have stood for a minute",
+    "a clock that jumps is not believed before it has been steady for a minute",
     (BelievedTime, "look", _believe),
     schedule=clocks.two_clocks_jump_for_a_moment,
 )
 
 CATALOGUE.add(
     "time-not-carried-on",
-    "a leader that begins goes on from the group time that the log tells",
+    "a new leader goes on from the group time in the log",
     (GroupTimeTable, "carried", property(lambda _self: None)),
     schedule=clocks.two_clocks_jump_for_a_moment,
 )
 
 CATALOGUE.add(
     "jump-never-believed",
-    "clocks that have jumped for good are believed after a minute",
-    (clock, "STANDS_S", float("inf")),
+    "a clock that has jumped for good is believed after a minute",
+    (clock, "JUMP_BELIEVED_S", float("inf")),
     schedule=clocks.all_clocks_jump_for_good,
 )
 
@@ -61,7 +62,7 @@ def _count_from_the_reading(self: Progress, _number: int, wall_ms: int, now: flo
 
 CATALOGUE.add(
     "clock-counted-from-its-reading",
-    "what a clock showed counts from when its node was asked, however late the answer is read",
-    (Progress, "beaten", _count_from_the_reading),
+    "a clock's value counts from the time when its node was asked, even if the answer is read later",
+    (Progress, "note_heartbeat_answered", _count_from_the_reading),
     schedule=clocks.leader_stands_still_with_answers_unread,
 )

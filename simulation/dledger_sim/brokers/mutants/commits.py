@@ -1,6 +1,6 @@
-"""Bugs of consumer offsets: how they are committed, kept through restarts, and asked for."""
+"""Bugs of consumer offsets: how they are committed, kept through restarts, and queried."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "committers-forgotten-at-a-restart",
-    "a restart, or a snapshot, forgets nothing of who committed of late",
+    "a restart or a snapshot forgets no recent committer",
     (RecentCommits, "restore", lambda *_arguments: None),
 )
 
-# ---------------------------------------------------------------- leadership that is lost
+# ---------------------------------------------------------------- lost leadership
 
 
 CATALOGUE.add(
     "commits-kept-at-step-down",
-    "commits that a deposed leader had taken are not proposed when it leads again",
+    "commits that a deposed leader had accepted are not proposed when it leads again",
     (OffsetBuffer, "discard", lambda _self, _error: None),
     schedule=commits.commit_that_a_deposed_leader_had_taken,
 )
@@ -60,42 +60,42 @@ def _discard_without_a_word(self: OffsetBuffer, _error: NotLeaderError) -> None:
 
 CATALOGUE.add(
     "discarded-commits-never-answered",
-    "a commit that a leader had taken and lost is answered",
+    "a commit that a leader had accepted and lost is answered",
     (OffsetBuffer, "discard", _discard_without_a_word),
 )
 
 CATALOGUE.add(
     "collected-commits-dropped-at-a-handover",
-    "a leader that hands over proposes first what it has collected",
+    "a leader that hands over first proposes its collected commits",
     (SimulatedNode, "on_handover", lambda _self, _hook: None),
     schedule=commits.commit_that_a_handover_takes_along,
 )
 
 
 async def _leave_them(_self: OffsetCommits | BrokerService) -> None:
-    """Stop with what was collected."""
+    """Stop without proposing the collected commits."""
 
 
 CATALOGUE.add(
     "collected-commits-dropped-at-a-stop",
-    "a leader that stops proposes first what it has collected",
+    "a leader that stops first proposes its collected commits",
     (OffsetCommits, "flush", _leave_them),
     schedule=commits.commit_in_a_leader_that_stops,
 )
 
 CATALOGUE.add(
     "passed-on-commits-dropped-at-a-stop",
-    "a leader that stops takes nothing from the other nodes that it will not propose",
+    "a leader that stops accepts no commit from other nodes that it will not propose",
     (BrokerService, "part", _leave_them),
     schedule=commits.commit_passed_on_to_a_leader_that_closes_files,
 )
 
-# ---------------------------------------------------------------- commits that meet others
+# ---------------------------------------------------------------- commits that meet other commits
 
 
 CATALOGUE.add(
     "commits-under-way-not-compared",
-    "a commit that was overtaken does not replace the one that overtook it, which is still under way",
+    "an overtaken commit does not replace the commit that overtook it and is still in flight",
     (OffsetBuffer, "under_way", lambda _self, _key: ()),
     scenario="races",
 )
@@ -115,7 +115,7 @@ _real_flush = OffsetBuffer.flush
 
 CATALOGUE.add(
     "question-passes-a-commit",
-    "who commits and asks, over one connection, is told what it committed",
+    "a client that commits, then asks over the same connection, is told its commit",
     (OffsetBuffer, "flush", _ask_what_is_applied),
 )
 
@@ -130,7 +130,7 @@ def _wait_for_what_is_collected(self: OffsetBuffer, done: Done, key: Key | None 
 
 CATALOGUE.add(
     "question-passes-a-commit-under-way",
-    "who commits and asks is told what it committed, also if that is proposed and not applied yet",
+    "a client that commits, then asks, is told its commit, even if it is proposed and not yet applied",
     (OffsetBuffer, "flush", _wait_for_what_is_collected),
     schedule=questions.question_behind_a_commit_under_way,
 )
@@ -147,7 +147,7 @@ _real_committed = OffsetRequests._committed
 
 CATALOGUE.add(
     "none-committed-means-zero",
-    "where nothing is committed no offset is answered",
+    "without a committed offset, the answer has no offset",
     (OffsetRequests, "_committed", _begin_at_zero),
 )
 
@@ -163,6 +163,6 @@ def _call_every_topic_young(self: OffsetRequests, header: QueryConsumerOffsetHea
 
 CATALOGUE.add(
     "every-topic-is-young",
-    "a group without an offset begins at 0 only where nothing is lost yet",
+    "a group without an offset begins at 0 only if the queue has lost no messages yet",
     (OffsetRequests, "_committed", _call_every_topic_young),
 )

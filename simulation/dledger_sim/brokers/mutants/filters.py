@@ -1,4 +1,4 @@
-"""Bugs of filters in SQL92: a pull gets the messages that match, and goes on behind the last that was examined."""
+"""Bugs of filters in SQL92. A pull must get the matching messages, and continue behind the last examined message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CATALOGUE = Catalogue("broker")
 
 
 def _take_null_for_true(self: SqlFilter, properties: bytes) -> bool:
-    """Where messages are read. The judge asks `matches`, which stays right."""
+    """Return whether the expression is not false.
+
+    Pulls use this method; the judge uses `matches`, which stays right.
+    """
     parsed = parse_properties(properties)
     try:
         return self._matches([parsed.get(name) for name in self.names]) is not False
@@ -26,7 +29,7 @@ def _take_null_for_true(self: SqlFilter, properties: bytes) -> bool:
 
 CATALOGUE.add(
     "null-lets-through",
-    "a filter lets through a message of which it is true, not one of which that is unknown",
+    "a filter accepts a message only if its expression is true, not if the result is unknown",
     (SqlFilter, "matches_text", _take_null_for_true),
 )
 
@@ -40,20 +43,23 @@ def _go_on_behind_all(
 
 CATALOGUE.add(
     "left-out-is-passed-over",
-    "a pull goes on at what it left out, not behind all that was read",
+    "a pull goes on at the messages that it left out, not behind all messages that were read",
     (requests, "choose", _go_on_behind_all),
 )
 
 
 class _OneBehind:
-    """Answers for each record what its filter said of the one in front of it; nothing stands in front of the first."""
+    """Matcher that gives each record the result of the previous record.
+
+    The first record gets the result of no properties.
+    """
 
     def __init__(self, wanted: Matcher) -> None:
         self._wanted = wanted
         self._before = b""
 
     def matches_text(self, properties: bytes) -> bool:
-        """See `Matcher.matches_text`."""
+        """Return the filter's result for the previous record."""
         before, self._before = self._before, properties
         return self._wanted.matches_text(before)
 

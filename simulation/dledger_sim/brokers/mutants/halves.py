@@ -22,12 +22,12 @@ def _end_only(self: HalfEnds, ends: list[End]) -> None:
     _real_stage_unit(self, [end._replace(record=None) for end in ends])
 
 
-_real_stage_unit = HalfEnds._stage_unit  # noqa: SLF001 - what is patched is what is private
+_real_stage_unit = HalfEnds._stage_unit  # noqa: SLF001 - patches private names
 
 
 CATALOGUE.add(
     "commit-without-its-message",
-    "a commit stores the message and ends the half in one unit: here the half alone ends",
+    "a commit stores the message and ends the half in one unit; with this bug only the half ends",
     (HalfEnds, "_stage_unit", _end_only),
 )
 
@@ -43,21 +43,21 @@ def _store_only(self: HalfEnds, ends: list[End]) -> None:
 
 CATALOGUE.add(
     "commit-without-its-end",
-    "a commit stores the message and ends the half in one unit: here the half stays open",
+    "a commit stores the message and ends the half in one unit; with this bug the half stays open",
     (HalfEnds, "_stage_unit", _store_only),
 )
 
 
-def _finish_what_is_there(self: ProposedEnds, position: int) -> None:
-    for told in self._waiting.pop(position, []):
-        told()
+def _finish_waiting(self: ProposedEnds, position: int) -> None:
+    for callback in self._waiting.pop(position, []):
+        callback()
 
 
 CATALOGUE.add(
     "ends-in-flight-not-waited-for",
-    "only one end of a half is on its way at a time",
+    "only one end of a half is in flight at a time",
     (ProposedEnds, "__contains__", lambda _self, _position: False),
-    (ProposedEnds, "finish", _finish_what_is_there),
+    (ProposedEnds, "finish", _finish_waiting),
 )
 
 
@@ -69,24 +69,24 @@ def _end_at_once(self: HalfEnds, request: Request, position: int, record: Messag
     request.respond()
 
 
-_real_add = HalfEnds._add  # noqa: SLF001 - what is patched is what is private
+_real_add = HalfEnds._add  # noqa: SLF001 - patches private names
 
 
 CATALOGUE.add(
     "rollback-answered-when-staged",
-    "a rollback is answered when it is applied",
+    "a rollback is answered once it is applied",
     (HalfEnds, "_add", _end_at_once),
 )
 
 
-def _go_on_at_once(_self: CheckBacks, handle: JobHandle, _noted: Sequence[Half], then: Callable[[], None]) -> None:
+def _continue_at_once(_self: CheckBacks, handle: JobHandle, _noted: Sequence[Half], then: Callable[[], None]) -> None:
     handle.guarded(then)()
 
 
 CATALOGUE.add(
     "checks-not-noted",
-    "each check of a half is noted before anybody is asked, so that nobody is asked for ever",
-    (CheckBacks, "_note", _go_on_at_once),
+    "each check of a half is recorded before a producer is asked, so that the number of checks is limited",
+    (CheckBacks, "_note", _continue_at_once),
 )
 
 
@@ -99,14 +99,14 @@ HURRY_MS = 1_500
 
 CATALOGUE.add(
     "asked-while-immune",
-    "no producer is asked about a half before its time to end it is over",
+    "no producer is asked about a half before the producer's time to end it is over",
     (HalfTable, "due", _due_early),
 )
 
 CATALOGUE.add(
     "given-up-while-it-ends",
-    "a half whose end is on its way is neither checked nor given up",
+    "a half whose end is in flight is neither checked nor given up",
     (CheckBacks, "_is_free", lambda _self, _half: True),
-    (ProposedEnds, "finish", _finish_what_is_there),
+    (ProposedEnds, "finish", _finish_waiting),
     schedule=transactions.commit_on_its_way_when_its_half_is_to_be_given_up,
 )

@@ -1,4 +1,4 @@
-"""Bugs of topics, and of consumer groups, that were deleted and made again under the same name."""
+"""Bugs of topics and consumer groups that were deleted and made again under the same name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CATALOGUE = Catalogue("broker")
 
 CATALOGUE.add(
     "deleted-topic-keeps-offsets",
-    "a deleted topic takes its committed offsets along",
+    "the deletion of a topic deletes its committed offsets",
     (OffsetTable, "on_topic_deleted", lambda _self, _topic: None),
 )
 
 
 CATALOGUE.add(
     "deleted-group-keeps-offsets",
-    "a deleted consumer group takes its committed offsets along, if asked",
+    "the deletion of a consumer group deletes its committed offsets, if requested",
     (OffsetTable, "on_group_deleted", lambda _self, _group, **_how: None),
 )
 
@@ -47,7 +47,7 @@ _real_trim_queue = TopicTable.trim_queue
 
 CATALOGUE.add(
     "trim-of-an-earlier-topic",
-    "a trim that was searched before a topic was made anew takes nothing of it",
+    "a trim that was computed before a topic was created again removes nothing of the topic",
     (TopicTable, "trim_queue", _trim_whatever_has_the_name),
     schedule=trims.trim_of_a_topic_that_was_made_anew,
 )
@@ -55,13 +55,13 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "deleted-topic-not-dropped",
-    "who holds a queue learns that it is gone with its topic",
+    "every holder of a queue learns that the queue is gone with its topic",
     (TopicState, "drop", lambda _self: None),
 )
 
 
 def _delete_group_only(self: GroupProposals, name: str, done: Done, *, clean_offsets: bool = False) -> None:
-    overlay = self._changes._overlay  # noqa: SLF001 - what is patched is what is private
+    overlay = self._changes._overlay  # noqa: SLF001 - patches private names
     prepare, overlay.before_deletion = overlay.before_deletion, []
     try:
         _real_delete_group(self, name, done, clean_offsets=clean_offsets)
@@ -73,7 +73,7 @@ _real_delete_group = GroupProposals.delete_group
 
 CATALOGUE.add(
     "commit-behind-a-group-deletion",
-    "what was committed before a consumer group is deleted is not proposed behind the deletion",
+    "a commit from before the deletion of a consumer group is not proposed behind the deletion",
     (GroupProposals, "delete_group", _delete_group_only),
 )
 
@@ -104,14 +104,14 @@ _real_redispatch = applying_records.redispatch
 
 CATALOGUE.add(
     "views-rebuilt-across-a-deletion",
-    "what is rebuilt of a queue is of the topic that has the name now",
+    "a rebuilt queue has only messages of the topic that has the name now",
     (machine, "redispatch", _redispatch_all),
 )
 
 
 CATALOGUE.add(
     "file-kept-open-under-its-name",
-    "no file of a deleted topic is read under the name that another topic has by now",
+    "no file of a deleted topic is read under a name that another topic has by now",
     (QueueFileReader, "forget", lambda _self, _directory: None),
 )
 
@@ -122,6 +122,6 @@ async def _is_in_the_log(self: Lookup, record: MessageRecord) -> bool:
 
 CATALOGUE.add(
     "message-of-a-deleted-topic-found",
-    "nothing of a deleted topic is found, though the log has it still",
+    "no message of a deleted topic is found, even if the log still has it",
     (Lookup, "is_listed", _is_in_the_log),
 )

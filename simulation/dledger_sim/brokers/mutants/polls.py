@@ -1,6 +1,6 @@
-"""Bugs of long polls: who waits is woken by what it waits for, and answered then and not before."""
+"""Bugs of long polls. A poll must be woken by the messages that it waits for, and must not be answered earlier."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("broker")
 
-# ---------------------------------------------------------------- who is not woken
+# ---------------------------------------------------------------- polls that are not woken
 
 
 CATALOGUE.add(
     "polls-never-woken",
-    "a long poll is woken by an arrival",
+    "an arrival wakes a long poll",
     (LongPolls, "arrived", lambda _self, _queues: None),
 )
 
@@ -37,7 +37,7 @@ _real_arrived = LongPolls.arrived
 
 CATALOGUE.add(
     "first-poll-of-a-queue-woken",
-    "an arrival wakes everybody who waits at its queue",
+    "an arrival wakes all long polls at its queue",
     (LongPolls, "arrived", _wake_the_first_poll),
 )
 
@@ -48,7 +48,7 @@ def _wake_at_the_first_queue(self: LongPolls, queues: Iterable[QueueState]) -> N
 
 CATALOGUE.add(
     "first-queue-of-a-batch-woken",
-    "everybody is woken who waits at any of the queues that got messages",
+    "a batch wakes the long polls at all queues that got messages",
     (LongPolls, "arrived", _wake_at_the_first_queue),
 )
 
@@ -61,21 +61,21 @@ def _forget_who_goes_on_waiting(self: LongPolls, queues: Iterable[QueueState]) -
 
 CATALOGUE.add(
     "poll-tried-once",
-    "who got nothing out of an arrival is woken by the next one",
+    "a long poll that got nothing from an arrival is woken by the next arrival",
     (LongPolls, "arrived", _forget_who_goes_on_waiting),
 )
 
 
 CATALOGUE.add(
     "poll-at-a-deleted-topic-kept",
-    "nobody waits at a queue that is gone with its topic",
+    "no long poll waits at a queue that is gone with its topic",
     (LongPolls, "release_dropped", lambda _self: None),
 )
 
 
 CATALOGUE.add(
     "polls-kept-at-step-down",
-    "a node that leads no more lets those go who wait there",
+    "a node that stops leading ends the long polls that wait there",
     (PullRequests, "_on_leadership", lambda _self: None),
 )
 
@@ -86,11 +86,11 @@ def _hold_no_more(self: PullRequests) -> None:
 
 CATALOGUE.add(
     "polls-kept-when-leaving",
-    "a node that is about to stop lets those go who wait there",
+    "a node that is about to stop ends the long polls that wait there",
     (PullRequests, "release", _hold_no_more),
 )
 
-# ---------------------------------------------------------------- who is answered too early, or too late
+# ---------------------------------------------------------------- polls that are answered too early or too late
 
 
 def _answer_at_any_arrival(self: PullRequests, pull: HeldPull) -> bool:
@@ -103,7 +103,7 @@ _real_retry = PullRequests._retry
 
 CATALOGUE.add(
     "poll-answered-by-any-arrival",
-    "a long poll is answered by what its filter lets through, not by what it rejects",
+    "a long poll is answered by messages that match its filter, not by other messages",
     (PullRequests, "_retry", _answer_at_any_arrival),
 )
 
@@ -117,7 +117,7 @@ _real_arm = LongPolls._arm
 
 CATALOGUE.add(
     "later-poll-waits-for-an-earlier-one",
-    "a long poll ends when its client said, whoever waits longer",
+    "a long poll ends at its client's time limit, even if other polls wait longer",
     (LongPolls, "_arm", _arm_once),
 )
 
@@ -131,6 +131,6 @@ _real_on_timer = LongPolls._on_timer
 
 CATALOGUE.add(
     "first-deadline-ends-all",
-    "a long poll waits as long as its client said, if nothing comes",
+    "if nothing arrives, a long poll waits until its client's time limit",
     (LongPolls, "_on_timer", _end_all_that_wait),
 )

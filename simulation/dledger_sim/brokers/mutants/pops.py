@@ -1,13 +1,16 @@
-"""Bugs of messages that are popped."""
+"""Bugs of popped messages."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from dledger.errors import LogError
 from dledger_broker.features.pop import revival
 from dledger_broker.features.pop.acks import AckRequests
 from dledger_broker.features.pop.changes import AckDone, PopChanges
-from dledger_broker.features.pop.choosing import Choice, PopAsk
+from dledger_broker.features.pop.choosing import Choice, PopQuery
 from dledger_broker.features.pop.commands import AckRow, Pop, PopQueueKey
+from dledger_broker.features.pop.counts import OrderedCounts
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.requests import PopRequests
@@ -28,23 +31,23 @@ def _tell_at_once(self: PopChanges, command: Pop, done: Done) -> None:
 
 
 def _believe(
-    self: PopRequests, request: Request, ask: PopAsk, choice: Choice, command: Pop, error: LogError | None
+    self: PopRequests, request: Request, query: PopQuery, choice: Choice, command: Pop, error: LogError | None
 ) -> None:
     real, PopTable.delivery = PopTable.delivery, lambda *_: True  # type: ignore[assignment,method-assign]
     try:
-        _real_popped(self, request, ask, choice, command, error)
+        _real_popped(self, request, query, choice, command, error)
     finally:
         PopTable.delivery = real  # type: ignore[method-assign]
 
 
 _real_pop = PopChanges.pop
-_real_popped = PopRequests._popped  # noqa: SLF001 -- what a bug would change
+_real_popped = PopRequests._on_popped  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "popped-when-proposed",
-    "a pop is answered with what is applied, never with what is proposed",
+    "a pop is answered from the applied state, never from a proposal",
     (PopChanges, "pop", _tell_at_once),
-    (PopRequests, "_popped", _believe),
+    (PopRequests, "_on_popped", _believe),
     schedule=pops.pop_at_a_leader_that_is_cut_off,
 )
 
@@ -55,7 +58,7 @@ def _all_that_is_open(_self: PopChanges, _queue: PopQueue, delivery: Delivery) -
 
 CATALOGUE.add(
     "revived-while-acknowledged",
-    "a message comes again only if nothing is in flight for it",
+    "a popped message is delivered again only if nothing is in flight for it",
     (PopChanges, "free_bits", _all_that_is_open),
     schedule=pops.acknowledgement_that_meets_what_comes_again,
 )
@@ -67,14 +70,14 @@ def _by_group_time(_self: Dues, delivery: Delivery, now_ms: int) -> int:
 
 CATALOGUE.add(
     "revived-by-group-time-alone",
-    "what a leader has delivered stays hidden for its whole time by the leader's own clock",
+    "a message that a leader has delivered stays hidden for its whole time by the leader's own clock",
     (Dues, "left_ms", _by_group_time),
     schedule=pops.message_hidden_while_all_clocks_jump,
 )
 
 CATALOGUE.add(
     "commit-moves-a-popped-queue",
-    "a commit does nothing in a queue that its group pops",
+    "a commit has no effect in a queue that its group pops",
     (PopTable, "has_queue", lambda *_: False),
     schedule=pops.commit_in_a_popped_queue,
 )
@@ -89,7 +92,7 @@ _real_ack = PopChanges.ack
 
 CATALOGUE.add(
     "acknowledged-when-collected",
-    "what is popped is acknowledged when that is applied",
+    "the acknowledgement of a popped message is answered once it is applied",
     (PopChanges, "ack", _told_at_once),
 )
 
@@ -102,11 +105,11 @@ def _all_of_the_delivery(self: AckRequests, ack: BatchAck) -> tuple[AckRow | Non
     return row._replace(bits=row.bits if delivery is None else delivery.open_bits), unknown
 
 
-_real_row_of = AckRequests._row_of  # noqa: SLF001 -- what a bug would change
+_real_row_of = AckRequests._row_of  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "batch-acknowledges-its-delivery",
-    "a batch acknowledges the messages that it names: others of their delivery come again",
+    "a batch acknowledges only the messages that it names: other messages of their delivery are delivered again",
     (AckRequests, "_row_of", _all_of_the_delivery),
 )
 
@@ -117,10 +120,29 @@ def _all_but_one(self: revival._Unit, queue: PopQueue, delivery: Delivery, bit: 
         self.copies.pop()
 
 
-_real_add = revival._Unit.add  # noqa: SLF001 -- what a bug would change
+_real_add = revival._Unit.add  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "one-copy-for-a-unit",
-    "each message that comes again has its copy in the unit that ends its delivery",
-    (revival._Unit, "add", _all_but_one),  # noqa: SLF001 -- what a bug would change
+    "each redelivered message has its copy in the unit that ends its delivery",
+    (revival._Unit, "add", _all_but_one),  # noqa: SLF001 - patches private names
+)
+
+
+def _all_as_the_first(
+    _self: OrderedCounts,
+    _key: PopQueueKey,
+    offsets: Sequence[int],
+    new_from: int,
+    head: Delivery,
+    *,
+    is_same: bool,
+) -> tuple[int, ...]:
+    return tuple(head.attempt - is_same if offset < new_from else 0 for offset in offsets)
+
+
+CATALOGUE.add(
+    "counted-as-the-first",
+    "a message that joins behind a redelivered message has its own count of deliveries",
+    (OrderedCounts, "of", _all_as_the_first),
 )

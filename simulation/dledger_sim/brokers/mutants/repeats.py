@@ -17,7 +17,7 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("repeats")
 
 _began: WeakKeyDictionary[IdempotentSends, int] = WeakKeyDictionary()
-"""Where the log ended, as far as it was applied, when a leader began to remember."""
+"""End of the applied log at the moment at which a leader began to remember."""
 
 
 def _remember_from_now_on(self: IdempotentSends, leadership: Leadership) -> None:
@@ -37,12 +37,12 @@ def _is_stored_by_this_leader(
     return _real_is_stored(self, own, send)
 
 
-_real_on_leadership = IdempotentSends._on_leadership  # noqa: SLF001 - what is patched is what is private
-_real_is_stored = IdempotentSends._is_stored  # noqa: SLF001 - what is patched is what is private
+_real_on_leadership = IdempotentSends._on_leadership  # noqa: SLF001 - patches private names
+_real_is_stored = IdempotentSends._is_stored  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "sends-forgotten-at-failover",
-    "a new leader knows the sends that earlier ones stored",
+    "a new leader knows the sends that earlier leaders stored",
     (IdempotentSends, "_on_leadership", _remember_from_now_on),
     (IdempotentSends, "_is_stored", _is_stored_by_this_leader),
 )
@@ -56,7 +56,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "repetition-not-compared",
-    "a send is a repetition only if it equals what is stored",
+    "a send is a repetition only if it equals the stored message",
     (comparing, "_same", lambda *_arguments: True),
     (idempotent, "rows_of_runs", lambda *_arguments: None),
     (idempotent, "identities_of", lambda keys, _seeds: [identity_of_batch(b"", len(key)) for key in keys]),
@@ -65,7 +65,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "first-of-a-row-compared",
-    "a send that is remembered together with others is found",
+    "a send that shares its row with other remembered sends is found",
     (comparing, "_records", lambda _stored, _count: (0,)),
 )
 
@@ -80,7 +80,7 @@ _real_index = RememberedSends.index
 
 CATALOGUE.add(
     "expired-sends-indexed-first",
-    "a send that is remembered is found, however many have expired",
+    "a remembered send is found, however many sends have expired",
     (RememberedSends, "index", _index_as_many_as_last),
     scenario="forgets",
 )
@@ -90,7 +90,7 @@ def _pass_time_twice_as_fast(self: RememberedSends, store_ms: int, position: int
     _real_pass_time(self, 2 * store_ms, position)
 
 
-_real_pass_time = RememberedSends._pass_time  # noqa: SLF001 - what is patched is what is private
+_real_pass_time = RememberedSends._pass_time  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "sends-forgotten-early",

@@ -1,4 +1,4 @@
-"""Bugs of what clients are told."""
+"""Bugs of the answers to clients."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dledger.errors import LogError, NotLeaderError
 from dledger.net.errors import PeerError
 from dledger_broker.errors import wire_error
-from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommits, Taken
+from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommit, RecentCommits
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.ranges.requests import RangeRequests
-from dledger_broker.features.sending.on_their_way import UnitOnItsWay, UnitsOnTheirWay
+from dledger_broker.features.sending.on_their_way import UnitInFlight, UnitsInFlight
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.unit import SendUnit
 from dledger_broker.features.topics.requests import TopicRequests
@@ -35,18 +35,18 @@ CATALOGUE = Catalogue("broker")
 # ---------------------------------------------------------------- sends
 
 
-def _answer_when_staged(self: UnitsOnTheirWay, unit: UnitOnItsWay) -> None:
+def _answer_when_staged(self: UnitsInFlight, unit: UnitInFlight) -> None:
     _real_add(self, unit)
     if isinstance(unit, SendUnit):
         unit.applied()
 
 
-_real_add, _real_flush = UnitsOnTheirWay.add, SendRequests.flush
+_real_add, _real_flush = UnitsInFlight.add, SendRequests.flush
 
 CATALOGUE.add(
     "send-answered-when-staged",
-    "a send is acknowledged once a majority has it on disk and it can be read",
-    (UnitsOnTheirWay, "add", _answer_when_staged),
+    "a send is acknowledged once a majority has its message on disk and readers can read it",
+    (UnitsInFlight, "add", _answer_when_staged),
 )
 
 
@@ -73,7 +73,7 @@ def _refuse_what_was_proposed(self: SendUnit) -> None:
 
 CATALOGUE.add(
     "lost-send-refused",
-    "what was proposed and lost sight of is of unknown outcome: it is neither refused nor sent again",
+    "a proposal that was lost sight of has an unknown outcome: it is neither refused nor sent again",
     (SendUnit, "dropped", _refuse_what_was_proposed),
 )
 
@@ -97,7 +97,7 @@ def _forget_refusals(self: Forwarder, envelope: Envelope, reply: Callable[[bytes
 
 CATALOGUE.add(
     "refusal-passed",
-    "no forwarded request passes an earlier one of its channel that was refused",
+    "no forwarded request passes an earlier request of its channel that was refused",
     (Forwarder, "_reply", _forget_refusals),
     schedule=commits.commit_behind_a_refused_one,
     scenario="races",
@@ -106,7 +106,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "send-to-deleted-topic",
     "nothing is staged for a topic whose deletion is in flight",
-    (SendRequests, "_without_deleted", lambda _self, pending: pending),
+    (SendRequests, "_drop_deleted_topics", lambda _self, pending: pending),
     schedule=request_schedules.send_in_the_turn_of_a_deletion,
 )
 
@@ -123,7 +123,7 @@ def _believe_oneself(self: Dispatcher, request: Request) -> None:
 
 CATALOGUE.add(
     "read-unconfirmed",
-    "offsets and denials wait until a majority has confirmed the leader",
+    "answers with offsets and denials wait until a majority has confirmed the leader",
     (Dispatcher, "confirm", _believe_oneself),
     schedule=request_schedules.question_to_a_deposed_leader,
 )
@@ -140,7 +140,7 @@ _real_delete_topic = TopicRequests.delete_topic
 
 CATALOGUE.add(
     "deletion-unconfirmed",
-    "only a confirmed leader says that what is to be deleted is gone",
+    "only a confirmed leader answers that the target of a deletion is gone already",
     (TopicRequests, "delete_topic", _delete_what_is_known),
     schedule=crossings.deletion_by_a_deposed_leader,
 )
@@ -155,7 +155,7 @@ def _deny_at_once(self: Dispatcher, request: Request, error: Exception) -> None:
 
 CATALOGUE.add(
     "follower-denies",
-    "only a confirmed leader says that there is none",
+    "only a confirmed leader answers that something does not exist",
     (Dispatcher, "fail", _deny_at_once),
 )
 
@@ -169,16 +169,16 @@ def _move_at_once(
     result: GetResult,
 ) -> None:
     if result.status is ReadStatus.OFFSET_OVERFLOW_BADLY:
-        self._answer_nothing(request, fields, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
+        self.answers.nothing(request, fields, ResponseCode.PULL_OFFSET_MOVED, result.next_begin, result)
     else:
         _real_conclude(self, request, fields, queue, message_filter, result)
 
 
-_real_conclude = PullRequests._conclude  # noqa: SLF001 - what is patched is what is private
+_real_conclude = PullRequests._conclude  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "follower-moves-consumer",
-    "a follower that lags sends no consumer back",
+    "a follower that lags moves no consumer back",
     (PullRequests, "_conclude", _move_at_once),
 )
 
@@ -187,15 +187,15 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "late-commit-taken",
-    "no delayed forward moves a committed offset back",
-    (RecentCommits, "is_late", lambda *_arguments: False),
+    "a delayed forwarded commit does not move a committed offset back",
+    (RecentCommits, "is_overtaken", lambda *_arguments: False),
     schedule=commits.commit_that_was_overtaken,
     scenario="races",
 )
 
 CATALOGUE.add(
     "late-commit-after-failover",
-    "no failover moves a committed offset back by a commit that waited for a leader",
+    "after a failover, a commit that waited for a leader does not move a committed offset back",
     (RecentCommits, "learn", lambda *_arguments: None),
     schedule=commits.commit_that_missed_two_leaders,
     scenario="races",
@@ -203,8 +203,8 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "late-commit-of-ones-own",
-    "no commit that came back to a node which leads by now moves a committed offset back",
-    (Request, "took_a_detour", property(lambda self: self.origin.is_forwarded)),
+    "a commit that comes back to a node that leads by now does not move a committed offset back",
+    (Request, "is_rerouted", property(lambda self: self.origin.is_forwarded)),
     schedule=commits.commit_that_came_back,
     scenario="races",
 )
@@ -212,9 +212,9 @@ CATALOGUE.add(
 
 def _commit_again(self: OffsetRequests, request: Request, fields: PullFields) -> None:
     key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
-    if not request.took_a_detour or not self._group.ready:
+    if not request.is_rerouted or not self._group.ready:
         _real_commit_by_pull(self, request, fields)
-    elif not self._is_late(request, key, offset) and not self._may_be_late(request, key, offset):
+    elif not self._is_overtaken(request, key, offset) and not self._may_be_overtaken(request, key, offset):
         origin = request.origin
         self._commit(key, offset, Committer.of(origin.key, origin.client_ids, origin.address.ip))
 
@@ -223,7 +223,7 @@ _real_commit_by_pull = OffsetRequests.commit_by_pull
 
 CATALOGUE.add(
     "pull-commits-again",
-    "a pull that is passed on behind a later commit does not move a committed offset back",
+    "a pull that is forwarded behind a later commit does not move a committed offset back",
     (OffsetRequests, "commit_by_pull", _commit_again),
     schedule=commits.pull_behind_a_later_commit,
     scenario="races",
@@ -252,7 +252,7 @@ CATALOGUE.add(
 
 def _answer_overtaken_at_once(self: OffsetRequests, request: Request) -> None:
     header = decode_ext(UpdateConsumerOffsetHeader, request.ext)
-    if self._is_late(request, (header.consumer_group, header.topic, header.queue_id), header.commit_offset):
+    if self._is_overtaken(request, (header.consumer_group, header.topic, header.queue_id), header.commit_offset):
         request.respond()
     else:
         _real_update(self, request)
@@ -260,7 +260,7 @@ def _answer_overtaken_at_once(self: OffsetRequests, request: Request) -> None:
 
 CATALOGUE.add(
     "overtaken-commit-answered-at-once",
-    "a commit that was overtaken is acknowledged once the one that overtook it is applied",
+    "an overtaken commit is acknowledged once the commit that overtook it is applied",
     (OffsetRequests, "update", _answer_overtaken_at_once),
     schedule=commits.overtaken_commit_and_a_killed_leader,
     scenario="races",
@@ -277,25 +277,31 @@ def _answer_whatever_became_of_it(
 def _remember_before_it_is_applied(
     self: OffsetRequests, key: Key, offset: int, by: Committer, done: Done | None = None
 ) -> None:
-    self._offsets.recent.note(key, Taken(offset, by, self._env.now()))
+    self._offsets.recent.note(key, RecentCommit(offset, by, self._env.now()))
     _real_commit(self, key, offset, by, done)
 
 
 def _late_by_any(
-    self: RecentCommits, by: Committer, key: Key, offset: int, under_way: tuple[Taken, ...], now: float
+    self: RecentCommits, by: Committer, key: Key, offset: int, under_way: tuple[RecentCommit, ...], now: float
 ) -> bool:
-    taken = [taken for taken in (*self.of(key, now), *under_way) if taken.offset > offset and taken.by is not None]
-    return any(one.by.channel != by.channel for one in taken if one.by is not None and one.by.is_same_client(by))
+    taken = [
+        taken for taken in (*self.of(key, now), *under_way) if taken.offset > offset and taken.committer is not None
+    ]
+    return any(
+        one.committer.channel != by.channel
+        for one in taken
+        if one.committer is not None and one.committer.is_same_client(by)
+    )
 
 
-_real_commit = OffsetRequests._commit  # noqa: SLF001 - what is patched is what is private
-_real_finish_update = OffsetRequests._finish_update  # noqa: SLF001 - what is patched is what is private
+_real_commit = OffsetRequests._commit  # noqa: SLF001 - patches private names
+_real_finish_update = OffsetRequests._finish_update  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "overtaken-by-a-lost-commit",
-    "a commit that was overtaken is not acknowledged if the one that overtook it was lost",
+    "an overtaken commit is not acknowledged if the commit that overtook it was lost",
     (OffsetRequests, "_commit", _remember_before_it_is_applied),
-    (RecentCommits, "is_late", _late_by_any),
+    (RecentCommits, "is_overtaken", _late_by_any),
     (OffsetRequests, "_finish_overtaken", _answer_whatever_became_of_it),
     schedule=commits.commit_of_which_only_a_lower_one_is_left,
     scenario="races",
@@ -309,7 +315,7 @@ def _forget_a_case(self: RangeRequests, request: Request) -> None:
 
 CATALOGUE.add(
     "request-fails",
-    "no request fails in a way that nobody foresaw",
+    "no request fails in an unforeseen way",
     (RangeRequests, "commit", _forget_a_case),
     scenario="repeats",
 )

@@ -1,4 +1,4 @@
-"""Bugs of resets of groups whose consumers run."""
+"""Bugs of resets of groups with running consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _real_admits = ResetChanges.admits
 
 CATALOGUE.add(
     "commits-admitted-while-reset",
-    "no commit counts of who has not seen a reset that is pending",
+    "while a reset is pending, a commit of a client that has not seen it has no effect",
     (ResetChanges, "admits", _all_while_pending),
 )
 
@@ -36,7 +36,7 @@ def _no_fence(self: ResetChanges, request: Request, key: Key) -> bool:
 
 CATALOGUE.add(
     "reset-fence-forgotten",
-    "a late commit of another member does not undo a reset that was seen",
+    "a late commit of another member does not undo a reset that a member has seen",
     (ResetChanges, "admits", _no_fence),
 )
 
@@ -49,7 +49,7 @@ def _strangers_count(self: ResetChanges, request: Request, key: Key) -> bool:
 
 CATALOGUE.add(
     "commit-of-nobody-known-undoes-a-reset",
-    "a commit over a connection without a heartbeat does not undo a reset that was seen",
+    "a commit over a connection without a heartbeat does not undo a reset that a member has seen",
     (ResetChanges, "admits", _strangers_count),
 )
 
@@ -57,7 +57,7 @@ CATALOGUE.add(
 def _by_offset_alone(self: ResetChanges, key: Key, pending: Pending, origin: Origin, offset: int) -> bool:
     if offset != pending.offset:
         return False
-    self._see(key, pending, committer(origin))
+    self._propose_sighting(key, pending, committer(origin))
     return True
 
 
@@ -79,7 +79,7 @@ def _fence_nothing(_self: OffsetBuffer, _keys: Iterable[Key]) -> None:
 
 CATALOGUE.add(
     "collected-commit-behind-a-reset",
-    "what was committed before a reset is not proposed behind it",
+    "a commit from before a reset is not proposed behind the reset",
     (OffsetBuffer, "fence", _fence_nothing),
     schedule=resets.commit_that_was_collected_before_a_reset,
 )
@@ -92,7 +92,7 @@ def _propose_alone(self: OffsetBuffer, _keys: Iterable[Key]) -> None:
 
 CATALOGUE.add(
     "busy-commit-behind-a-reset",
-    "a commit that the busy log did not take is not proposed again behind a reset",
+    "a commit that the busy log refused is not proposed again behind a reset",
     (OffsetBuffer, "fence", _propose_alone),
     schedule=resets.commit_that_the_busy_log_does_not_take,
 )

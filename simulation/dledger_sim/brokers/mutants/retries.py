@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger_broker.features.delay.asked import Asked
+from dledger_broker.features.delay.asked import RequestedDelay
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.retries import records, requests
 from dledger_broker.features.retries.policies import FIRST_LEVEL
@@ -21,16 +21,16 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("retries")
 
 
-def _uncounted(record: MessageRecord, topic: str, queue_id: int, asked: Asked | None) -> NewRecord:
-    message = _real_sent_back(record, topic, queue_id, asked)
+def _uncounted(record: MessageRecord, topic: str, queue_id: int, delay: RequestedDelay | None) -> NewRecord:
+    message = _real_sent_back(record, topic, queue_id, delay)
     return msgspec.structs.replace(message, reconsume_times=record.reconsume_times)
 
 
 _real_sent_back = records.sent_back
 
 
-def _at_a_level(level: int, reconsume_times: int, _group: SubscriptionGroupConfig, _max_delay_s: int) -> Asked:
-    return Asked(DELAY, level or FIRST_LEVEL + reconsume_times)
+def _at_a_level(level: int, reconsume_times: int, _group: SubscriptionGroupConfig, _max_delay_s: int) -> RequestedDelay:
+    return RequestedDelay(DELAY, level or FIRST_LEVEL + reconsume_times)
 
 
 CATALOGUE.add(
@@ -42,7 +42,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "origin-of-the-last-delivery",
-    "a message that comes again has the id that it had at first",
+    "a redelivered message has the id of the original message",
     (records, "find_property", lambda _properties, _name: None),
     schedule=retries.message_that_comes_again_and_is_a_dead_letter_then,
 )
@@ -50,21 +50,21 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "retry-policy-ignored",
-    "a message waits as long as the retry policy of its group says",
-    (requests, "asked_for_retry", _at_a_level),
+    "a redelivery waits as long as the retry policy of its group says",
+    (requests, "retry_delay", _at_a_level),
     schedule=retries.message_that_waits_as_its_group_says,
 )
 
 CATALOGUE.add(
     "orderly-groups-retry",
-    "what a group that consumes in order gives up is a dead letter",
+    "a message that a group in order gives up becomes a dead letter",
     (LockChanges, "holds_any", lambda _self, _group: False),
     schedule=retries.message_that_an_orderly_consumer_gives_up,
 )
 
 CATALOGUE.add(
     "sent-back-answered-when-staged",
-    "what is sent back is acknowledged once a majority has it",
+    "a send-back is acknowledged once a majority has it",
     (RetryRequests, "_wait", lambda _self, request: request.respond()),
 )
 
@@ -76,7 +76,7 @@ def _refuse(self: RetryRequests, request: Request) -> None:
 
 CATALOGUE.add(
     "sent-back-refused-when-late",
-    "what was staged and not stored in time is of unknown outcome: it is not refused",
+    "a send-back that was staged and not stored in time has an unknown outcome: it is not refused",
     (RetryRequests, "_timed_out", _refuse),
     schedule=retries.message_that_a_majority_stores_late,
 )

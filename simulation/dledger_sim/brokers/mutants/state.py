@@ -8,6 +8,7 @@ from typing import ParamSpec
 from dledger.errors import LogError
 from dledger.statemachine import CommittedEntry, Leadership
 from dledger_broker.features.pins.table import PinTable
+from dledger_broker.features.retention.policy import TrimPart
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel import machine, view_recovery
 from dledger_broker.kernel.contexts import Done
@@ -19,6 +20,7 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topic_proposals import TopicProposals
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.kernel.trims_under_way import TrimsUnderWay
+from dledger_broker.views import unitfiles, unitreader
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keyfile import ActiveIndexFile, Keys
 from dledger_broker.views.keyindex import KeyIndex
@@ -34,7 +36,7 @@ P = ParamSpec("P")
 
 CATALOGUE.add(
     "overlay-kept",
-    "a new leader hands out queue offsets from what is applied",
+    "a new leader assigns queue offsets that follow from the applied state",
     (TopicTable, "reset_staged", lambda _self: None),
 )
 
@@ -49,16 +51,16 @@ _real_on_leadership = BrokerMachine.on_leadership
 
 CATALOGUE.add(
     "overlay-reset-in-handover",
-    "a handover that fails takes back no queue offset that is in flight",
+    "a failed handover takes back no queue offset that is in flight",
     (BrokerMachine, "on_leadership", _reset_whenever_not_ready),
     schedule=request_schedules.handover_that_fails,
 )
 
-# ---------------------------------------------------------------- what crosses on its way
+# ---------------------------------------------------------------- commands that cross on their way
 
 
 def _delete_only(self: TopicProposals, name: str, done: Done) -> None:
-    overlay = self._changes._overlay  # noqa: SLF001 - what is patched is what is private
+    overlay = self._changes._overlay  # noqa: SLF001 - patches private names
     prepare, overlay.before_deletion = overlay.before_deletion, []
     try:
         _real_delete_topic(self, name, done)
@@ -78,7 +80,7 @@ CATALOGUE.add(
 # ---------------------------------------------------------------- trims
 
 
-def _trim_undecided(_self: Trimming, handle: JobHandle, position: int) -> None:
+def _trim_undecided(_self: Trimming, handle: JobHandle, position: int, _parts: Sequence[TrimPart] = ()) -> None:
     try:
         handle.trim(position)
     except LogError:
@@ -92,8 +94,10 @@ CATALOGUE.add(
 )
 
 
-def _first_kept_too_far(self: ConsumeQueues, view: QueueView, position: int) -> Callable[[], int]:
-    search = _real_first_kept(self, view, position)
+def _first_kept_too_far(
+    self: ConsumeQueues, view: QueueView, start: int, position: int, read: Callable[[int, int], bytes]
+) -> Callable[[], int]:
+    search = _real_first_kept(self, view, start, position, read)
     return lambda: min(search() + 1, view.end)
 
 
@@ -107,7 +111,7 @@ CATALOGUE.add(
 
 
 class _Everlasting(JobHandle):
-    """The handle of a job that does not care when its readiness ends."""
+    """Handle of a job that ignores the end of its readiness."""
 
     def __init__(self, handle: JobHandle) -> None:
         vars(self).update(vars(handle))
@@ -116,29 +120,29 @@ class _Everlasting(JobHandle):
         return callback
 
 
-def _trim_whenever_found(self: Trimming, handle: JobHandle, position: int) -> None:
-    _real_trim(self, _Everlasting(handle), position)
+def _trim_whenever_found(self: Trimming, handle: JobHandle, position: int, parts: Sequence[TrimPart] = ()) -> None:
+    _real_trim(self, _Everlasting(handle), position, parts)
 
 
 _real_trim = Trimming.trim
 
 CATALOGUE.add(
     "trim-across-terms",
-    "a trim that was searched in an earlier term is not proposed",
+    "a trim that was computed in an earlier term is not proposed",
     (Trimming, "trim", _trim_whenever_found),
     schedule=trims.trim_that_outlives_its_term,
 )
 
 CATALOGUE.add(
     "stopped-job-goes-on",
-    "a job stages nothing once its node is not ready, though it is ready again",
+    "a job stages nothing after the end of its node's readiness, even if the node is ready again",
     (JobHandle, "stop", lambda _self: None),
     schedule=trims.trim_that_outlives_a_failed_handover,
 )
 
 CATALOGUE.add(
     "trim-busy-for-ever",
-    "a search that a handover has ended keeps no other trim back",
+    "a search that a handover has ended holds up no other trim",
     (
         TrimsUnderWay,
         "position",
@@ -149,14 +153,14 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "pins-ignored",
-    "the log is kept from a pin on while its lease runs",
+    "the log behind a pin is kept while the pin's lease runs",
     (PinTable, "lowest", lambda _self, _now_ms: None),
     scenario="repeats",
 )
 
 CATALOGUE.add(
     "pin-below-a-trim",
-    "no leader pins what other nodes have trimmed, though it may still have it",
+    "no leader pins log that other nodes have trimmed, even if the leader still has it",
     (
         BrokerMachine,
         "kept_from",
@@ -181,7 +185,7 @@ _real_encode_state = encode_state
 
 CATALOGUE.add(
     "snapshot-forgets-the-trim",
-    "a snapshot holds up to where the log is trimmed",
+    "a snapshot records the position up to which the log is trimmed",
     (machine, "encode_state", _encode_without_the_trim),
 )
 
@@ -196,7 +200,7 @@ _real_decode_state = decode_state
 
 CATALOGUE.add(
     "topic-version-counted-anew",
-    "a restart goes on counting the changes of topics, by which name servers know what is newer",
+    "a restart keeps the count of topic changes, by which name servers recognise the newer state",
     (machine, "decode_state", _count_anew),
 )
 
@@ -207,7 +211,7 @@ def _encode_late(state: BrokerState, now: float) -> Iterator[bytes]:
 
 CATALOGUE.add(
     "state-captured-late",
-    "a snapshot holds the state at its entry, however late it is encoded",
+    "a snapshot holds the state at its entry, even if it is encoded later",
     (machine, "encode_state", _encode_late),
 )
 
@@ -220,7 +224,7 @@ def _rebuild_nothing(self: BrokerMachine, entries: Sequence[CommittedEntry]) -> 
 
 CATALOGUE.add(
     "rebuild-forgotten",
-    "what views lack of the restored state is rebuilt from the log",
+    "the parts of the restored state that views lack are rebuilt from the log",
     (BrokerMachine, "rebuild", _rebuild_nothing),
     schedule=request_schedules.views_of_a_killed_node,
 )
@@ -232,9 +236,13 @@ def _sync_nothing(self: ConsumeQueues, done: Callable[[str | None], None]) -> No
 
 CATALOGUE.add(
     "checkpoint-before-sync",
-    "a checkpoint lists what is durable",
+    "a checkpoint lists only durable data",
     (ConsumeQueues, "sync", _sync_nothing),
     (view_recovery, "_holds", lambda *_arguments: True),
+    # A reader repairs units that do not verify. With its check the bug only costs time, without the check it costs
+    # messages.
+    (unitreader, "are_whole", lambda *_arguments: True),
+    (unitfiles, "are_whole", lambda *_arguments: True),
 )
 
 # ---------------------------------------------------------------- key index
@@ -263,7 +271,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "failed-sync-tried-again",
-    "what a failed sync of the key index left out is written again",
+    "data that a failed sync of the key index left out is written again",
     (KeyIndex, "_sync_entries", lambda _self, active: active.sync_entries()),
     schedule=request_schedules.index_sync_that_failed,
 )

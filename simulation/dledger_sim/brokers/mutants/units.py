@@ -18,7 +18,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "lost-unit-stored",
-    "the outcome of a unit that was proposed and lost sight of is unknown",
+    "a unit that was proposed and lost sight of has an unknown outcome",
     (WrittenUnit, "dropped", WrittenUnit.applied),
     schedule=units.unit_of_a_leader_that_is_cut_off,
 )

@@ -1,10 +1,10 @@
-"""Bugs of upgrades: a feature is used by who must not use it yet."""
+"""Bugs of upgrades: a feature is used by a node that must not use it yet."""
 
 from __future__ import annotations
 
 from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.activation import ActivateFeatures
-from dledger_broker.kernel.told_kinds import ToldKinds
+from dledger_broker.kernel.told_kinds import ReportedKinds
 from dledger_sim.brokers.schedules import upgrades
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -12,7 +12,7 @@ CATALOGUE = Catalogue("broker")
 
 
 def _lacking_if_most_do(self: Activation, name: str) -> list[str]:
-    """A majority is enough, as it is for a commit."""
+    """Return the lacking voters only if they are a majority, as if a majority were enough."""
     replica = self._replica
     kinds = (*replica.state.activation.kinds[name], self._overlay.kind_of(ActivateFeatures))
     voters = [voter.node_id for voter in replica.log.membership.voters]
@@ -23,21 +23,21 @@ def _lacking_if_most_do(self: Activation, name: str) -> list[str]:
 
 
 def _active_from_the_start(self: Activation, name: str) -> bool:
-    """Whoever has a feature uses it."""
+    """Return True: every node that has a feature uses it."""
     _ = self, name
     return True
 
 
-def _same_for_all(self: ToldKinds, node_id: str, kinds: tuple[int, ...]) -> None:
-    """All nodes are of one version."""
+def _same_for_all(self: ReportedKinds, node_id: str, kinds: tuple[int, ...]) -> None:
+    """Assume that all nodes are of one version."""
     _ = kinds
-    self._told[node_id] = next(iter(self._own.values()))
+    self._reported[node_id] = next(iter(self._own.values()))
 
 
 CATALOGUE.add(
     "activated-by-a-majority",
     "a feature is activated once every voter understands it",
-    (Activation, "_lacking", _lacking_if_most_do),
+    (Activation, "_voters_without", _lacking_if_most_do),
     schedule=upgrades.upgrade_in_which_leaders_change,
 )
 
@@ -50,7 +50,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "members-of-one-version",
-    "what a member understands is what it has told, not what the leader does",
-    (ToldKinds, "learn", _same_for_all),
+    "a member's features are the features that it has reported, not the leader's features",
+    (ReportedKinds, "learn", _same_for_all),
     schedule=upgrades.upgrade_in_which_leaders_change,
 )

@@ -1,12 +1,26 @@
-"""Schedules by hand for brokers: what random search finds rarely.
+"""Schedules written by hand for brokers, for interleavings that random search finds rarely.
 
-They raise `AssertionError` or `Violation` if the code under them breaks its promise. `clocks` has those of group
-time, `commits` those of consumer offsets, `questions` those of questions for them, `crossings` those of changes that
-cross others, `timers` those of delayed messages, `retries` those of messages that are sent back, `pops` those of
-consumers that pop, `relays` those of requests to clients, `resets` those of groups that are reset, `quotas` those of
-reads that wait for quotas, `transactions` those of transactions, `trims` those of trims, `units` those of units that
-the broker itself writes, `upgrades` those of nodes of different versions, `locks` those of queue locks, `requests`
-the rest; `brokers` is the group that they drive.
+A schedule raises `AssertionError` or `Violation` if the code under it breaks its promise. `brokers` is the group that
+they drive. The modules by subject:
+
+- `clocks`: group time
+- `commits`: consumer offsets
+- `questions`: questions for consumer offsets
+- `crossings`: changes that cross others
+- `timers`: delayed messages
+- `retries`: messages that are sent back
+- `pops`: consumers that pop
+- `relays`: requests to clients
+- `resets`: groups that are reset
+- `quotas`: reads that wait for quotas
+- `transactions`: transactions
+- `trims`: trims
+- `full_disks`: full disks
+- `units`: units that the broker itself writes
+- `upgrades`: nodes of different versions
+- `locks`: queue locks
+- `library`: our client library
+- `requests`: the rest
 """
 
 from __future__ import annotations
@@ -17,6 +31,8 @@ from typing import Final
 from dledger_sim.brokers.schedules.clocks import CLOCK_SCHEDULES
 from dledger_sim.brokers.schedules.commits import COMMIT_SCHEDULES
 from dledger_sim.brokers.schedules.crossings import CROSSING_SCHEDULES
+from dledger_sim.brokers.schedules.full_disks import FULL_DISK_SCHEDULES
+from dledger_sim.brokers.schedules.library import LIBRARY_SCHEDULES
 from dledger_sim.brokers.schedules.locks import LOCK_SCHEDULES
 from dledger_sim.brokers.schedules.pops import POP_SCHEDULES
 from dledger_sim.brokers.schedules.questions import QUESTION_SCHEDULES
@@ -37,6 +53,7 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *QUESTION_SCHEDULES,
     *CROSSING_SCHEDULES,
     *TRIM_SCHEDULES,
+    *FULL_DISK_SCHEDULES,
     *UNIT_SCHEDULES,
     *CLOCK_SCHEDULES,
     *UPGRADE_SCHEDULES,
@@ -48,4 +65,5 @@ SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     *RESET_SCHEDULES,
     *QUOTA_SCHEDULES,
     *RELAY_SCHEDULES,
+    *LIBRARY_SCHEDULES,
 )

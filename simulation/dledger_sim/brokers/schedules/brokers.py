@@ -1,4 +1,4 @@
-"""The group of brokers that schedules drive."""
+"""Group of brokers that schedules drive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIENT: Final = HostAddress("127.0.0.1", 50_000)
 
 
 class Brokers:
-    """A whole group with one topic, and no clients but those of the schedule."""
+    """Whole group with one topic, and no clients except those of the schedule."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         nobody = ClientSettings(producers=0, consumers=0, administrators=0, readers=0, topics=1, queues=1)
@@ -47,7 +47,7 @@ class Brokers:
         self.scheduler.run_until(self.scheduler.now + seconds)
 
     def await_turn(self) -> None:
-        """What is sent now is read in one turn."""
+        """Wait until the next turn begins, so that everything sent now is read in one turn."""
         self.scheduler.run_until((self.scheduler.now // TURN_S + 1) * TURN_S)
 
     def connect(self, name: str) -> SimConnection:
@@ -59,15 +59,16 @@ class Brokers:
     def ask(
         self, connection: SimConnection, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = False
     ) -> list[Answer | None]:
-        """Send a request; its answer will stand in the list."""
+        """Send a request. Its answer will be in the returned list."""
         answers: list[Answer | None] = []
         flag = FLAG_ONEWAY if oneway else 0
         connection.call(RemotingCommand(code, flag=flag, ext=ext, body=body), TIMEOUT_S, answers.append)
         return answers
 
     def slow_down_disk(self, name: str, sync_s: float = SLOW_SYNC_S) -> None:
-        """Syncs of a node, and whatever else it does on its disk, take so long from now on: by default longer than a
-        leader waits for who is to succeed it.
+        """Slow down all disk operations of a node.
+
+        By default a sync takes longer than a leader waits for its successor.
         """
         life = self.group.nodes[name].life
         assert life is not None
@@ -75,11 +76,14 @@ class Brokers:
         life.environment.cached_share = 0.0
 
     def fill_disk_for(self, seconds: float, *, reserve_too: bool = True) -> None:
-        """Let time pass in which the leader's log refuses everything; `reserve_too`: also what is small and rare."""
+        """Let time pass while the leader's log refuses everything.
+
+        Without `reserve_too` it takes small and rare commands.
+        """
         self._refuse_for(seconds, LogFullError("the disk is full"), privileged_too=reserve_too)
 
     def busy_for(self, seconds: float) -> None:
-        """Let time pass in which the leader's log takes nothing."""
+        """Let time pass while the leader's log takes nothing."""
         self._refuse_for(seconds, BusyError("too much is in flight"))
 
     def _refuse_for(self, seconds: float, error: LogError, *, privileged_too: bool = True) -> None:
@@ -95,7 +99,7 @@ class Brokers:
             privileged: bool = False,
             own: bool = False,
         ) -> int:
-            if privileged and not privileged_too:
+            if privileged and not size and not privileged_too:
                 return stage(size, fill, commands, context, privileged=True, own=own)
             raise error
 
@@ -104,14 +108,14 @@ class Brokers:
         log.stage = stage  # type: ignore[method-assign]
 
     def hand_over(self, name: str) -> None:
-        """Have the leader begin to hand over."""
+        """Make the leader begin to hand over."""
         replica = leading(self.group).replica
         member = replica.engine.membership.find(name)
         assert member is not None
         assert replica.transfer(member)
 
     def send(self, connection: SimConnection, topic: str, *, padding: int = 0) -> None:
-        """Send a message, whose answer is checked."""
+        """Send a message, and check its answer."""
         operation = self.workload.next_operation()
         code, ext, _ = self.workload.make_send(topic, 0, [operation], batch=False)
         body = encode_body(operation, padding)
@@ -122,7 +126,7 @@ class Brokers:
         )
 
     def found_group(self, connection: SimConnection) -> None:
-        """Have some messages, and a consumer group that has pulled them."""
+        """Send some messages, and create a consumer group that has pulled them."""
         for _ in range(3):
             self.send(connection, TOPIC)
         pull = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(0, 8)}
@@ -139,5 +143,5 @@ class Brokers:
 
 
 def offset_fields(offset: int) -> dict[str, str]:
-    """What the commit of an offset says."""
+    """Return the fields of a commit of an offset."""
     return {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset)}

@@ -1,11 +1,11 @@
-"""Clocks that jump, are unknown, and are believed in the end: what time it is for the group."""
+"""Schedules of group time: clocks that jump, are unknown, and are finally believed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, cast
 
-from dledger_broker.kernel.clock import STANDS_S
+from dledger_broker.kernel.clock import JUMP_BELIEVED_S
 from dledger_sim.brokers.schedules.brokers import Brokers
 from dledger_sim.brokers.service import SimBroker
 from dledger_sim.log.environment import WALL_EPOCH_MS
@@ -13,15 +13,18 @@ from dledger_sim.log.registers import leading
 
 DAY_MS: Final = 86_400_000
 TOLD_S: Final = 25.0
-"""By then a leader has told group time in the log."""
+"""Time in seconds after which a leader has certainly put group time into the log."""
 LATE_MS: Final = 200
-"""What is carried on from the leader before is late by what a follower took to hear of the commit."""
+"""Maximum error of a group time that is carried over from the previous leader, in milliseconds.
+
+It is late by the delay until a follower hears of the commit.
+"""
 HEARD_LATE_MS: Final = 20
-"""A clock that is heard is known to be so far at least: its node stamps it when it answers."""
+"""Maximum error of group time while its clocks are heard, in milliseconds. A node stamps the time when it answers."""
 
 
 class Clocks:
-    """A group whose clocks are set wrong by the schedule; the judge sees every look at group time."""
+    """Group whose clocks a schedule sets wrong. The judge of the simulator checks each group time that is read."""
 
     def __init__(self) -> None:
         self.brokers = Brokers()
@@ -30,24 +33,24 @@ class Clocks:
         self.others = [name for name in self.brokers.group.nodes if name != self.leader]
 
     def set_wrong(self, by_ms: int, *names: str) -> None:
-        """Set clocks, by how much they are wrong."""
+        """Set the error of clocks."""
         for name in names:
             self.brokers.group.nodes[name].wall_offset_ms = by_ms
 
     def run(self, seconds: float) -> None:
-        """Let time pass; it is looked at ten times a second wherever a leader is."""
+        """Let time pass, and check group time ten times a second."""
         for _ in range(round(seconds * 10)):
             self.brokers.run(0.1)
             self.time_ms()
 
     def time_ms(self) -> int | None:
-        """Group time as the leader has it, if there is a leader that knows it."""
+        """Return the leader's group time, or None without a leader that knows it."""
         lives = [node.life for node in self.brokers.group.nodes.values()]
         clocks = [cast(SimBroker, life.service).service.clock for life in lives if life is not None]
         return next((now_ms for clock in clocks if (now_ms := clock.now_ms()) is not None), None)
 
     def expect(self, wrong_by_ms: int = 0, late_ms: int = LATE_MS) -> None:
-        """Group time is known, and so wrong; a little late."""
+        """Check that group time is available and has this error, within `late_ms`."""
         time_ms = self.time_ms()
         right_ms = WALL_EPOCH_MS + int(self.brokers.scheduler.now * 1000)
         assert time_ms is not None
@@ -55,7 +58,7 @@ class Clocks:
 
 
 def one_clock_jumps() -> None:
-    """One clock of three, a day ahead or behind, changes nothing, whoever leads."""
+    """Check that one clock of three that is a day ahead or behind changes nothing, under any leader."""
     clocks = Clocks()
     for wrong in (clocks.leader, *clocks.others):
         for by_ms in (DAY_MS, -DAY_MS):
@@ -68,18 +71,19 @@ def one_clock_jumps() -> None:
             clocks.brokers.group.start(old)
             clocks.run(5.0)
             clocks.set_wrong(0, wrong)
-            clocks.run(TOLD_S)  # a node that came back knows from then on what time it was
+            clocks.run(TOLD_S)  # from then on a restarted node knows the time again
 
 
 def two_clocks_jump_for_a_moment() -> None:
-    """Nothing happens early, though those lead that have jumped.
+    """Check that nothing happens early, although leaders have clocks that have jumped.
 
     1. The clocks of the leader and of a follower jump a day ahead, for 40 s.
-    2. The leader hands over to that follower. It knows both clocks from the first look on, and nothing else.
-    3. It dies. Whoever leads then knows the other one's clock, and its own again when it is back.
+    2. The leader hands over to that follower. The new leader knows both clocks from its first look on, and nothing
+      else.
+    3. The new leader dies. The next leader knows the clock of the other node, and its own.
 
-    Seeds seldom have it: a fault sets one clock wrong, for 4.5 s at most, and a day ahead in one case of six. Two of
-    three clocks would have to be so at once.
+    Seeds rarely meet this. A fault sets one clock wrong, for 4.5 s at most, and a day ahead in one case of six. Two of
+    three clocks would have to be wrong like that at once.
     """
     clocks = Clocks()
     clocks.set_wrong(DAY_MS, clocks.leader, clocks.others[0])
@@ -98,12 +102,13 @@ def two_clocks_jump_for_a_moment() -> None:
 
 
 def a_clock_that_nobody_hears() -> None:
-    """Of a node that is away nobody knows that its clock has reached anything.
+    """Check that the clock of an unreachable node does not count as having reached a time.
 
-    1. The leader's clock is half a minute ahead, a step that is no jump. 2. One of the two followers dies.
+    1. The leader's clock is half a minute ahead, a step that does not count as a jump.
+    2. One of the two followers dies.
 
-    Seeds seldom have it: the leader's clock must be ahead by more than the 0.3 s that their judge lets pass and by less
-    than a minute, as it is after one jump in six, in the seconds for which a follower is not heard.
+    Seeds rarely meet this. For some seconds a follower must not be heard. In these the leader's clock must be ahead by
+    more than the 0.3 s that the judge tolerates, and by less than a minute. One jump in six has that size.
     """
     clocks = Clocks()
     clocks.set_wrong(30_000, clocks.leader)
@@ -115,24 +120,24 @@ def a_clock_that_nobody_hears() -> None:
 
 
 def all_clocks_jump_for_good() -> None:
-    """Clocks that keep to what they show are believed after a minute, either way.
+    """Check that clocks that keep their new time are believed after a minute, in both directions.
 
-    Seeds cannot: no fault of theirs sets a clock wrong for longer than 4.5 s.
+    No seed meets this: no fault sets a clock wrong for longer than 4.5 s.
     """
     clocks = Clocks()
     for by_ms in (DAY_MS, -DAY_MS):
         clocks.set_wrong(by_ms, *clocks.brokers.group.nodes)
-        clocks.run(STANDS_S + 5.0)
+        clocks.run(JUMP_BELIEVED_S + 5.0)
         clocks.expect(by_ms)
 
 
 def leader_stands_still_with_answers_unread() -> None:
-    """Nobody reckons from clocks as they were before a leader stood still.
+    """Check that a leader does not extrapolate clock readings from before its own pause.
 
-    1. Followers answer beats, and their leader stands still before it reads that, for less than it takes to depose it.
-    2. It goes on, reads what waited, and is asked for the time at once.
+    1. Followers answer heartbeats. Their leader is paused before it reads the answers, too shortly to be deposed.
+    2. The leader continues, reads the waiting answers, and is asked for the time at once.
 
-    Seeds hardly meet it: a pause must begin in the millisecond or two for which the answer to a beat is on its way, and
+    Seeds hardly meet this: a pause must begin in the one or two milliseconds for which the answer is on its way. And
     the leader must look at group time, once a second, before it reads the next answer.
     """
     clocks = Clocks()

@@ -1,4 +1,4 @@
-"""Commits of consumer offsets that were delayed, passed on, overtaken, lost, or came back."""
+"""Schedules of consumer offsets whose commits are delayed, passed on, overtaken, lost, or come back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STANDSTILL_S: Final = 60.0
 
 
 def commit_that_was_overtaken() -> None:
-    """A commit that a slow link holds back does not undo a later one of its client.
+    """Check that a commit that a slow link delays does not undo a later commit of its client.
 
     1. A consumer commits 1 through a follower whose link to the leader is slow.
     2. It commits 2 at the leader.
@@ -36,9 +36,9 @@ def commit_that_was_overtaken() -> None:
 
 
 def commit_that_missed_two_leaders() -> None:
-    """A commit that waited for a leader does not undo one that a leader has taken meanwhile which is gone again.
+    """Check that a commit that waited for a leader does not undo a commit that a previous leader took in between.
 
-    1. A consumer commits 1 through a follower whose link to everybody is slow.
+    1. A consumer commits 1 through a follower whose link to the leader is slow.
     2. It commits 2 at the leader, which then hands over.
     3. The first commit arrives at the new leader, which knows of 2 from the log only.
     """
@@ -60,12 +60,12 @@ def commit_that_missed_two_leaders() -> None:
 
 
 def commit_in_a_node_that_stood_still() -> None:
-    """A commit that lay for a minute in a node that stood still does not undo a later one, whoever leads by then.
+    """Check that a commit that lay for a minute in a paused node does not undo a later commit, under any leader.
 
     1. A follower is stopped (SIGSTOP), and a consumer commits 1 there.
     2. It commits 2 at the leader, which soon hands over.
     3. The follower wakes after a minute, and passes the first commit on to the new leader, which knows of 2 from the
-       log only.
+      log only.
     """
     brokers = Brokers()
     leader = brokers.leader
@@ -90,7 +90,7 @@ def commit_in_a_node_that_stood_still() -> None:
 
 
 def commit_behind_a_refused_one() -> None:
-    """What was sent behind a refused request does not pass it.
+    """Check that a request that was sent after a refused request does not overtake it.
 
     1. A leader begins to hand over to a node that it cannot reach.
     2. A consumer commits 1 through a follower whose link to the leader is slow, and then 2: both are under way.
@@ -121,11 +121,11 @@ def commit_behind_a_refused_one() -> None:
 
 
 def commit_that_came_back() -> None:
-    """A commit that a deposed leader gives back does not undo a later one that the next leader has taken itself.
+    """Check that a commit that a deposed leader returns does not undo a later commit that the next leader itself took.
 
     1. A consumer commits 1 through a follower whose link to the leader is slow.
-    2. The follower comes to lead, and the consumer commits 2 there, over another connection.
-    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    2. The follower becomes leader, and the consumer commits 2 there, over another connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the former follower.
     """
     brokers = Brokers()
     leader, follower = brokers.leader, brokers.follower
@@ -145,11 +145,11 @@ def commit_that_came_back() -> None:
 
 
 def commit_behind_one_that_is_away() -> None:
-    """A node that comes to lead handles no request before an earlier one of its channel that another node still has.
+    """Check that a new leader handles no request of a channel before an earlier request that another node still has.
 
     1. A consumer commits 1 through a follower whose link to the leader is slow.
-    2. The follower comes to lead, and the consumer commits 2 over the same connection.
-    3. The first commit arrives at the old leader, which refuses it: it comes back to the follower.
+    2. The follower becomes leader, and the consumer commits 2 over the same connection.
+    3. The first commit arrives at the old leader, which refuses it: it comes back to the former follower.
     """
     brokers = Brokers()
     leader, follower = brokers.leader, brokers.follower
@@ -169,13 +169,13 @@ def commit_behind_one_that_is_away() -> None:
 
 
 def pull_behind_a_later_commit() -> None:
-    """A pull that is passed on behind a later commit of its connection does not undo it.
+    """Check that a pull that is passed on after a later commit of its connection does not undo that commit.
 
     1. The leader is stopped (SIGSTOP) and cut off; another node leads.
-    2. It wakes and still believes that it leads.  A consumer pulls there, behind the end, and commits 1 with that: the
-       answer waits until the others have confirmed the leader.
-    3. It begins to hand over, and the consumer commits 2 over the same connection: that waits for a leader.
-    4. The others are heard again.  The second commit is passed on, and then the pull.
+    2. The old leader wakes and still believes that it leads. A consumer pulls there, behind the end, and commits 1 by
+      the pull. The answer waits until the others have confirmed the leader.
+    3. The old leader begins to hand over. The consumer commits 2 over the same connection, which waits for a leader.
+    4. The others are heard again. The second commit is passed on, and then the pull.
     """
     brokers = Brokers()
     group, old = brokers.group, leading(brokers.group)
@@ -203,11 +203,11 @@ def pull_behind_a_later_commit() -> None:
 
 
 def overtaken_commit_and_a_killed_leader() -> None:
-    """A commit that was overtaken is acknowledged only once the one that overtook it is in the log.
+    """Check that an overtaken commit is acknowledged only once the commit that overtook it is in the log.
 
     1. A consumer commits 1 through a follower whose link to the leader is slow.
     2. It commits 2 at the leader, which collects commits for a while.
-    3. The first commit arrives meanwhile; the leader is killed before it would have proposed the second by itself.
+    3. The first commit arrives in between. The leader is killed before it proposes the second on its own.
     """
     brokers = Brokers()
     leader, follower = brokers.leader, brokers.follower
@@ -226,11 +226,13 @@ def overtaken_commit_and_a_killed_leader() -> None:
 
 
 def commit_whose_overtaker_was_lost() -> None:
-    """A commit is taken if the one that overtook it was lost: nothing as high is committed or on its way.
+    """Check that an overtaken commit is taken if the commit that overtook it was lost.
+
+    No equal or higher offset is committed or on its way.
 
     1. A consumer commits 1 through a follower whose link to the leader is slow.
     2. It commits 2 at the leader, which collects commits, and asks for no answer.
-    3. The disk is full when the leader proposes what it has collected: that is dropped.
+    3. The disk is full when the leader proposes its collected commits: they are dropped.
     4. The disk has room again, and the first commit arrives.
     """
     brokers = Brokers()
@@ -250,11 +252,11 @@ def commit_whose_overtaker_was_lost() -> None:
 
 
 def commit_of_which_only_a_lower_one_is_left() -> None:
-    """A commit is taken if the one that overtook it was lost, and what is on its way is lower.
+    """Check that a commit is taken if the commit that overtook it was lost, and only a lower commit is on its way.
 
-    1. The disks of all followers are slow.  A consumer commits 1 at the leader, which proposes it.
+    1. The disks of all followers are slow. A consumer commits 1 at the leader, which proposes it.
     2. It commits 2 through a follower, over a slow link, and 3 at the leader, which collects commits.
-    3. The disk is full when the leader proposes 3, which is dropped, but not 1, which is on its way.
+    3. The disk is full when the leader proposes 3, which is dropped. Commit 1 is still on its way.
     4. The disk has room again, and 2 arrives before 1 is applied.
     """
     brokers = Brokers()
@@ -278,12 +280,14 @@ def commit_of_which_only_a_lower_one_is_left() -> None:
 
 
 def commit_that_a_handover_takes_along() -> None:
-    """A one-way commit that the leader still collects is not lost in a handover, which its consumer is not told of.
+    """Check that a handover does not lose a one-way commit that the leader still collects.
+
+    Its consumer is not told of the handover.
 
     1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
-    2. The leader hands over before it would have proposed that by itself.
+    2. The leader hands over before it would have proposed the commit on its own.
 
-    Seeds hardly meet it: the commit must come within the 0.2 s before a handover, and no later one make up for it.
+    Seeds hardly meet this: the commit must come within the 0.2 s before a handover, and no later commit may replace it.
     """
     brokers = Brokers()
     leader, heir = brokers.leader, brokers.follower
@@ -298,13 +302,15 @@ def commit_that_a_handover_takes_along() -> None:
 
 
 def commit_that_a_deposed_leader_had_taken() -> None:
-    """What a leader collects goes with its term: proposed when it leads again, it would undo what others took since.
+    """Check that the commits that a leader collects end with its term.
+
+    Proposed in a later term, they would undo newer commits of others.
 
     1. A consumer commits 2 at the leader, which collects commits for 6 s, and asks for no answer.
     2. The leader is cut off, and another node leads, at which the consumer commits 3.
     3. The first leader is back, and leads again before the 6 s are over.
 
-    Seeds cannot: they collect for 0.2 s, and another node does not lead and lose its lead again within that.
+    No seed meets this: leaders collect for 0.2 s, and another node does not win and lose the leadership within that.
     """
     brokers = Brokers()
     group, first = brokers.group, brokers.leader
@@ -330,12 +336,12 @@ def commit_that_a_deposed_leader_had_taken() -> None:
 
 
 def commit_in_a_leader_that_stops() -> None:
-    """A one-way commit that the leader still collects is not lost when it is told to stop at once.
+    """Check that a leader that is stopped at once does not lose a one-way commit that it still collects.
 
     1. A consumer commits 2 at the leader, which collects commits, and asks for no answer.
-    2. The leader is stopped (SIGINT): it hands over to nobody.
+    2. The leader is stopped (SIGINT) without a handover.
 
-    Seeds hardly meet it: the commit must come within the 0.2 s before a stop, and no later one make up for it.
+    Seeds hardly meet this: the commit must come within the 0.2 s before a stop, and no later commit may replace it.
     """
     brokers = Brokers()
     leader = brokers.leader
@@ -350,11 +356,11 @@ def commit_in_a_leader_that_stops() -> None:
 
 
 def commit_that_comes_to_a_stopping_leader() -> None:
-    """A one-way commit that comes while a leader that stops waits for its earlier ones is not lost either.
+    """Check that a one-way commit is not lost if it comes while a stopping leader waits for earlier commits.
 
     1. A consumer commits 1 at the leader, and asks for no answer.
-    2. The leader is stopped (SIGINT). The disks of the others are slow: it waits until they have that commit.
-    3. The consumer commits 2 meanwhile.
+    2. The leader is stopped (SIGINT). The disks of the others are slow, so it waits until they have that commit.
+    3. The consumer commits 2 in between.
     """
     brokers = Brokers()
     leader = brokers.leader
@@ -374,13 +380,15 @@ def commit_that_comes_to_a_stopping_leader() -> None:
 
 
 def commit_passed_on_to_a_leader_that_closes_files() -> None:
-    """A one-way commit that a follower passes on to a leader that is about to end is left to the next leader, or in the
-    log of this one: its consumer, who talks to the follower, sees nothing end.
+    """Check that a one-way commit that a follower passes on to an ending leader is not lost.
 
-    1. The leader is stopped (SIGINT) and has written down all that it collected. Its disk is slow: it closes files.
-    2. A consumer commits 2 at a follower, which passes that on.
+    It must reach this leader's log or the next leader: its consumer talks to the follower, and sees no connection end.
 
-    Seeds hardly meet it: the commit must arrive in the milliseconds between the last write and the end.
+    1. The leader is stopped (SIGINT) and has written down everything that it collected. Its disk is slow, and it closes
+      files.
+    2. A consumer commits 2 at a follower, which passes the commit on.
+
+    Seeds hardly meet this: the commit must arrive in the milliseconds between the last write and the end.
     """
     brokers = Brokers()
     leader = brokers.leader

@@ -1,4 +1,4 @@
-"""Changes that cross others on their way into the log, or come to a leader that was deposed."""
+"""Schedules of changes that cross others on their way into the log, or come to a deposed leader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASSING: Final = "passing"
 
 
 def deletion_by_a_deposed_leader() -> None:
-    """A leader that was stopped, and replaced meanwhile, does not say that a topic is gone of which it never knew.
+    """Check that a leader that was paused and replaced does not report a topic as deleted that it never knew.
 
     1. The leader is stopped (SIGSTOP) and cut off; another node leads and creates a topic.
     2. The old leader wakes, still believes that it leads, and is told to delete the topic.
@@ -43,10 +43,11 @@ def deletion_by_a_deposed_leader() -> None:
 
 
 def commit_in_the_moment_of_a_deletion() -> None:
-    """A commit that the leader has taken and not proposed yet when its topic is deleted does not come behind that.
+    """Check a commit that the leader has taken and not proposed when its topic is deleted.
 
-    The topic that is created next under the same name begins at offset 0: a group that began further on would miss
-    messages.
+    It must not follow the deletion.
+
+    The next topic of the same name begins at offset 0. A group that began at a higher offset would miss messages.
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
@@ -62,10 +63,10 @@ def commit_in_the_moment_of_a_deletion() -> None:
 
 
 def pin_of_what_others_have_trimmed() -> None:
-    """A leader that could not trim with the others, for it had no snapshot there, pins nothing that they lack.
+    """Check that a leader pins no position that the others have trimmed, although it could not trim without a snapshot.
 
-    1. A follower has no space for a snapshot, and so keeps what the leader has everybody trim.
-    2. It comes to lead, and a reader pins the log from its first position on.
+    1. A follower has no space for a snapshot, and so keeps the log that the leader makes all nodes trim.
+    2. It becomes leader, and a reader pins the log from its first position on.
     """
     brokers = Brokers()
     heir = brokers.follower

@@ -1,9 +1,10 @@
-"""Ordered consumers whose locks meet changes of leaders, stopped nodes, and requests that are late."""
+"""Schedules of ordered consumers whose locks meet changes of leaders, paused nodes, and late requests."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from typing import Final, cast
 
@@ -22,7 +23,7 @@ STOPPED_S: Final = 12.0
 
 
 def group_for_locks() -> Brokers:
-    """A group of nodes, and of consumers, that uses locks."""
+    """Return a group of nodes with a consumer group that uses locks."""
     brokers = Brokers()
     fields = {"groupName": LOCKED_GROUP}
     brokers.ask(brokers.connect(brokers.leader), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, {}, _json(fields))
@@ -31,14 +32,14 @@ def group_for_locks() -> Brokers:
 
 
 def members_that_come_and_go() -> None:
-    """Members lock, renew, give up, reconnect and die for some minutes, while nodes lead in turn or stand still."""
+    """Check members that lock, renew, unlock, reconnect and die for minutes, while leaders hand over or are paused."""
     for seed in SEEDS:
         counts = come_and_go(seed, MINUTES)
         assert min(counts["lock granted"], counts["lock changed hands"]) > 0, counts
 
 
 def come_and_go(seed: int, minutes: float) -> Counter[str]:
-    """The same for one seed; returns what happened."""
+    """Run the same for one seed, and return the counts of events."""
     brokers, random, counts = group_for_locks(), Random(seed), Counter[str]()
     judge = LockJudge(counts)
     for number in range(MEMBERS):
@@ -60,17 +61,28 @@ def come_and_go(seed: int, minutes: float) -> Counter[str]:
 
 
 def late_release_from_an_earlier_connection() -> None:
-    """Requests that lay in a node that stood still neither renew a lock for their channel nor end it.
+    """Check that requests that lay in a paused node neither renew a lock for their channel nor end it.
 
-    1. A member asks for a lock through a follower, and gives it up again; the follower stands still and passes both on
-       only later.
+    1. A member asks for a lock through a follower, and unlocks. The follower is paused and passes both on only later.
     2. The member connects to the leader, and is granted the lock.
-    3. The follower goes on. Another member asks.
+    3. The follower continues. Another member asks.
 
-    Seeds hardly meet it: a member asks for most of the queues again right behind each release, over the same
-    connection, and connects elsewhere a second after a request that nobody answers. Within that second it would have
-    to ask, to give up, and to leave that queue out when it asks again.
+    Seeds hardly meet this. A member asks for most queues again right after each release, over the same connection. A
+    second after an unanswered request it connects elsewhere. Within that second it would have to lock, unlock, and omit
+    that queue from its next request.
     """
+    _release_late(lambda _number: {})
+
+
+def late_release_with_a_lower_number() -> None:
+    """Check late requests of a member that numbers its requests: they have lower numbers than the granted request.
+
+    The numbers show that the release is old, over any connection.
+    """
+    _release_late(lambda number: {"lockSession": "one run of anna", "lockNumber": str(number)})
+
+
+def _release_late(numbered: Callable[[int], dict[str, str]]) -> None:
     brokers = group_for_locks()
     judge = LockJudge(Counter())
     leader, follower = brokers.leader, brokers.follower
@@ -79,21 +91,21 @@ def late_release_from_an_earlier_connection() -> None:
     assert life is not None
     brokers.run(1.0)
     life.environment.pause(brokers.scheduler.now + 8.0)
-    brokers.ask(behind, RequestCode.LOCK_BATCH_MQ, {}, body("anna"))
-    brokers.ask(behind, RequestCode.UNLOCK_BATCH_MQ, {}, body("anna"), oneway=True)
+    brokers.ask(behind, RequestCode.LOCK_BATCH_MQ, numbered(1), body("anna"))
+    brokers.ask(behind, RequestCode.UNLOCK_BATCH_MQ, numbered(2), body("anna"), oneway=True)
     brokers.run(2.0)
     behind.close()
-    ask_for_it(brokers, brokers.connect(leader), judge, "anna")
+    ask_for_it(brokers, brokers.connect(leader), judge, "anna", ext=numbered(3))
     brokers.run(12.0)
     ask_for_it(brokers, brokers.connect(leader), judge, "bert")
     brokers.run(2.0)
 
 
 def lock_that_is_renewed() -> None:
-    """A member that renews its lock in time keeps it for longer than the first lease lasts.
+    """Check that a member that renews its lock in time keeps it for longer than the first lease.
 
-    Seeds seldom have it: a lease lasts 9 or 18 s there, of the 20 or 40 s of a run. For so long one node has to lead,
-    and one member to keep a queue, which it gives up, leaves or loses by its death in one step of seven.
+    Seeds rarely meet this: a lease lasts 9 or 18 s there, of the 20 or 40 s of a run. A single node would have to lead
+    all that time. And one member would have to keep a queue, which it gives up or loses in one step of seven.
     """
     brokers = group_for_locks()
     judge = LockJudge(Counter())
@@ -105,9 +117,9 @@ def lock_that_is_renewed() -> None:
 
 
 def lock_at_a_new_leader() -> None:
-    """A new leader does not take the lock of who renewed it a moment ago, and whose lease it has not seen begin.
+    """Check that a new leader does not take away a recently renewed lock whose lease it has not seen begin.
 
-    Seeds find it, too, where a leader changes and another member asks before the owner renews.
+    Seeds find this too, if a leader changes and another member asks before the owner renews.
     """
     brokers = group_for_locks()
     judge = LockJudge(Counter())
@@ -124,11 +136,11 @@ def lock_at_a_new_leader() -> None:
 
 
 def renewal_at_a_leader_that_stood_still() -> None:
-    """A leader that was deposed while it stood still, and does not know, grants no renewal of what it has.
+    """Check that a leader that was deposed during a pause, and does not know it, grants no renewal.
 
-    1. A member renews its lock. The leader stands still for so long that another one leads, and gives the lock away.
-    2. The member asks for a renewal, over the connection that it has. By the clock of the old leader the lease runs.
-    3. The old leader goes on, and reads that first.
+    1. A member renews its lock. The leader is paused for so long that another node leads, and gives the lock away.
+    2. The member asks for a renewal over its old connection. By the clock of the old leader the lease still runs.
+    3. The old leader continues, and reads that first.
     """
     brokers = group_for_locks()
     judge, old = LockJudge(Counter()), brokers.leader
@@ -147,14 +159,14 @@ def renewal_at_a_leader_that_stood_still() -> None:
 
 
 def lock_from_a_leader_that_is_cut_off() -> None:
-    """A lock that a leader has proposed, and no majority knows, is not granted.
+    """Check that a lock that a leader has proposed without a majority is not granted.
 
     1. The leader is cut off from the others, and a member asks it for a lock.
     2. Another node leads, and another member asks.
 
-    Seeds seldom have it: most of what members ask for is a renewal, or another member's. A queue that nobody has must
-    be asked for in the second for which a leader that is cut off still believes that it leads, and be asked for again
-    at the next leader within the few seconds for which the first member believes in it.
+    Seeds rarely meet this: most requests are renewals, or for queues of another member. A free queue must be requested
+    in the second for which a leader that is cut off still believes that it leads. Then it must be requested at the next
+    leader within the few seconds for which the first member believes in the lock.
     """
     brokers = group_for_locks()
     judge, old, network = LockJudge(Counter()), brokers.leader, brokers.group.network
@@ -173,9 +185,9 @@ def lock_from_a_leader_that_is_cut_off() -> None:
 
 
 def lock_on_a_topic_that_is_deleted() -> None:
-    """A lock outlives its topic: until its belief ends its owner works on whatever queue has that name.
+    """Check that a lock outlives its topic: its owner works on a queue of that name until its belief ends.
 
-    Seeds cannot: nobody makes the topic whose queues they lock, and so nobody deletes it.
+    No seed meets this: no client makes the topic whose queues they lock, so none deletes it.
     """
     brokers = group_for_locks()
     judge, connection = LockJudge(Counter()), brokers.connect(brokers.leader)
@@ -191,26 +203,33 @@ def lock_on_a_topic_that_is_deleted() -> None:
 
 
 def is_ready(brokers: Brokers, name: str) -> bool:
-    """Whether a node leads, as it believes."""
+    """Return whether a node believes that it leads."""
     life = brokers.group.nodes[name].life
     return life is not None and cast(SimBroker, life.service).service.group.ready
 
 
 def ask_for_it(
-    brokers: Brokers, connection: SimConnection, judge: LockJudge, member: str, *, patience_s: float = 1.0
+    brokers: Brokers,
+    connection: SimConnection,
+    judge: LockJudge,
+    member: str,
+    *,
+    ext: dict[str, str] | None = None,
+    patience_s: float = 1.0,
 ) -> None:
-    """Ask for the queue; the judge is told if it is granted."""
+    """Ask for the queue, and report a grant to the judge."""
     sent_at = brokers.scheduler.now
 
     def answered(answer: Answer | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS and json.loads(answer.body)["lockOKMQSet"]:
             judge.granted(member, 0, brokers.scheduler.now, sent_at + BELIEF_S)
 
-    connection.call(RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body(member)), patience_s, answered)
+    request = RemotingCommand(RequestCode.LOCK_BATCH_MQ, ext=ext or {}, body=body(member))
+    connection.call(request, patience_s, answered)
 
 
 def body(member: str) -> bytes:
-    """The body of 41 and 42 for one queue."""
+    """Return the body of a lock or unlock request (41, 42) for one queue."""
     queue = {"topic": LOCKED_TOPIC, "brokerName": BROKER_GROUP, "queueId": 0}
     return _json({"consumerGroup": LOCKED_GROUP, "clientId": member, "mqSet": [queue]})
 
@@ -222,6 +241,7 @@ def _json(fields: object) -> bytes:
 LOCK_SCHEDULES: Final = (
     members_that_come_and_go,
     late_release_from_an_earlier_connection,
+    late_release_with_a_lower_number,
     lock_that_is_renewed,
     lock_at_a_new_leader,
     renewal_at_a_leader_that_stood_still,

@@ -1,4 +1,4 @@
-"""Consumers that pop: leaders that are cut off, what comes again and when, clocks that jump, commits without effect."""
+"""Schedules of consumers that pop: leaders that are cut off, redelivery, clocks that jump, commits without effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Popping:
         self.brokers.run(1.0)
 
     def ask_pop(self, node: str | None = None, **fields: str) -> list[Answer | None]:
-        """Pop at a node; its answer will stand in the list."""
+        """Pop at a node. The answer will be in the returned list."""
         ext = {
             "consumerGroup": GROUP,
             "topic": TOPIC,
@@ -69,13 +69,13 @@ class Popping:
         return self.brokers.ask(self.brokers.connect(node or self.brokers.leader), RequestCode.ACK_MESSAGE, ext)
 
     def cut_off(self, name: str) -> None:
-        """A node hears nothing of the others, and they nothing of it."""
+        """Cut a node off from the others in both directions."""
         for other in self.group.nodes.keys() - {name}:
             self.group.network.block(name, other)
             self.group.network.block(other, name)
 
     def ready(self, but: str) -> str:
-        """Another node that is ready as the leader."""
+        """Return another node that is ready as the leader."""
         nodes = self.group.nodes.items()
         return next(name for name, node in nodes if name != but and node.life and node.life.replica.is_ready)
 
@@ -83,12 +83,12 @@ class Popping:
         return next(name for name, node in self.group.nodes.items() if node.life and name != self.brokers.leader)
 
     def states(self) -> list[BrokerState]:
-        """The states of all nodes that live."""
+        """Return the states of all live nodes."""
         lives = [node.life for node in self.group.nodes.values()]
         return [cast(SimBroker, life.service).broker.state for life in lives if life is not None]
 
     def queues(self) -> list[PopQueue]:
-        """The popped queue, as these nodes have it."""
+        """Return the popped queue in the state of each live node that has it."""
         queues = [state.table(POPPED).queue(KEY) for state in self.states()]
         return [queue for queue in queues if queue is not None]
 
@@ -97,21 +97,23 @@ class Popping:
 
 
 def offsets(answer: Answer) -> list[int]:
-    """The offsets of the messages in an answer."""
+    """Return the offsets of the messages in an answer."""
     return [record.queue_offset for record in iter_records(answer.body)]
 
 
 def codes(answers: list[Answer | None]) -> list[int]:
-    """The codes of those answers that came."""
+    """Return the codes of the answers that came."""
     return [answer.code for answer in answers if answer is not None]
 
 
 def pop_at_a_leader_that_is_cut_off() -> None:
-    """A pop is answered with messages once they are the group's, whoever leads.
+    """Check that a pop is answered with messages only once the group has committed it, under any leader.
 
-    1. A leader is cut off, and asked for messages. 2. The others elect, and the next leader gives them away.
+    1. A leader is cut off, and asked for messages.
+    2. The others elect a leader, which gives the messages away.
 
-    Seeds find it, too, at their first pops: an answer shows what the log, by which their judge goes, does not have yet.
+    Seeds find this too, at their first pops: the answer shows messages that the log, which the judge reads, does not
+    have.
     """
     popping = Popping()
     old = popping.brokers.leader
@@ -124,17 +126,19 @@ def pop_at_a_leader_that_is_cut_off() -> None:
 
 
 def acknowledgement_that_meets_what_comes_again() -> None:
-    """A message that is being acknowledged does not come again, however long that takes.
+    """Check that a message that is being acknowledged does not come again, even if that takes long.
 
-    1. The invisible time of a message is nearly over, and the followers' disks are slow. 2. Its acknowledgement is
-    proposed. 3. The time is over. 4. The followers have the acknowledgement.
+    1. The invisible time of a message is nearly over, and the followers' disks are slow.
+    2. Its acknowledgement is proposed.
+    3. The time is over.
+    4. The followers have the acknowledgement.
 
-    Seeds hardly meet it: they acknowledge as soon as they have a message, and hide none for less than a second. The
-    acknowledgement would have to be late by nearly that, and be on its way in the moment in which the time is over.
+    Seeds hardly meet this: they acknowledge a message as soon as they have it, and hide none for less than a second.
+    The acknowledgement would have to be late by nearly that, and be on its way at the moment at which the time is over.
     """
     popping = Popping(2)
     popping.pop(maxMsgNums="1", invisibleTime="1000")
-    popping.brokers.run(3.0)  # so that the topic is there in which messages come again
+    popping.brokers.run(3.0)  # creates the topic in which messages come again
     popped = popping.pop(maxMsgNums="1", invisibleTime="5000")
     assert offsets(popped) == [1]
     popping.brokers.run(3.7)
@@ -146,12 +150,13 @@ def acknowledgement_that_meets_what_comes_again() -> None:
 
 
 def message_hidden_while_all_clocks_jump() -> None:
-    """What a leader has delivered stays hidden for its whole time, by its own clock.
+    """Check that a delivered message stays hidden for its whole time by the leader's own clock.
 
-    1. A message is popped for 100 s. 2. All clocks jump an hour ahead, which is believed after a minute.
+    1. A message is popped for 100 s.
+    2. All clocks jump an hour ahead, which is believed after a minute.
 
-    Seeds cannot: they set clocks wrong for 4.5 s at most, and once one was wrong their judge does not ask any more how
-    long a message stayed hidden.
+    No seed meets this: seeds set clocks wrong for 4.5 s at most. After that their judge no longer checks how long a
+    message stayed hidden.
     """
     popping = Popping(1)
     popping.pop(invisibleTime="100000")
@@ -165,9 +170,10 @@ def message_hidden_while_all_clocks_jump() -> None:
 
 
 def commit_in_a_popped_queue() -> None:
-    """A consumer that pulls moves nothing where its group pops, on any replica, now or after a restart.
+    """Check that a commit of a pulling consumer has no effect where its group pops, on any replica, also after a
+    restart.
 
-    Seeds find it, too: one step in ten of those who pop is such a commit.
+    Seeds find this too: one step in ten of popping consumers is such a commit.
     """
     popping = Popping()
     popping.pop()

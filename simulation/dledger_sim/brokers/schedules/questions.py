@@ -1,4 +1,4 @@
-"""Commits of offsets that are on their way for long, and questions that meet them."""
+"""Schedules of commits of offsets that are on their way for long, and of questions that meet them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dledger_sim.brokers.schedules.brokers import GROUP_NAME, TOPIC, Brokers, of
 
 
 def question_behind_a_commit_under_way() -> None:
-    """Who asks, over one connection, behind its own commit is told what it committed, also while that is in flight.
+    """Check that a question after a commit on one connection returns that commit, even while the commit is in flight.
 
-    Seeds hardly meet it: a leader that confirms itself waits for the same followers as the commit does. Here their
-    disks are slow, so that they answer heartbeats at once and hold the commit back.
+    Seeds hardly meet this: a leader that confirms itself waits for the same followers as the commit does. Here their
+    disks are slow, so that they answer heartbeats at once and delay the commit.
 
     1. A consumer commits. The commit is proposed, the followers write it.
-    2. The consumer asks where it is. A majority confirms the leader before it has the commit.
+    2. The consumer asks for its offset. A majority confirms the leader before it has the commit.
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
@@ -32,9 +32,9 @@ def question_behind_a_commit_under_way() -> None:
 
 
 def commit_while_the_log_is_busy() -> None:
-    """A commit that nobody waits for, and that the log does not take at once, is in the log in the end.
+    """Check that an unanswered commit that the log refuses at first is finally in the log.
 
-    Seeds hardly meet it: the queue must see no later commit, which would make up for this one.
+    Seeds hardly meet this: the queue must see no later commit, which would replace this one.
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)

@@ -1,4 +1,4 @@
-"""Reads that wait for quotas while another node begins to lead."""
+"""Schedules of reads that wait for quotas while another node begins to lead."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LATE_S: Final = 0.5
 
 
 def read_that_two_leaders_hold() -> None:
-    """A read waits for quotas as long as it may, and not as long at each leader.
+    """Check that a read's wait for quotas is limited in total, and not anew at each leader.
 
     1. More was popped than the quota allows. The next pop, through a follower, waits at the leader.
-    2. That hands over. What the follower has passed on comes back, and the next leader is told late of it.
-    3. There more was popped than the quota allows, too, and the pop has waited for two seconds.
+    2. The leader hands over. The pop comes back to the follower, which reaches the next leader only later.
+    3. At the new leader too more was popped than the quota allows, and the pop has waited for two seconds.
 
-    Seeds hardly meet it: a leader begins with quotas of which nothing is used. Another read would have to use one up
-    there before the read that has waited is passed on to it.
+    Seeds hardly meet this: a leader begins with unused quotas. Another read would have to use a quota up there before
+    the waiting read is passed on to it.
     """
     brokers = Brokers(BrokerSettings(forward_hold_ms=60_000))
     group, old = brokers.group, brokers.leader
@@ -46,7 +46,7 @@ def read_that_two_leaders_hold() -> None:
 
 
 def waiting_pop(brokers: Brokers, through: str) -> list[Answer | None]:
-    """Have a pop through a node wait for a quota: of one message a second, and six were popped just now."""
+    """Let a pop through a node wait for a quota of one message per second, of which six were just popped."""
     leader = brokers.connect(brokers.leader)
     for _ in range(12):
         brokers.send(leader, TOPIC)

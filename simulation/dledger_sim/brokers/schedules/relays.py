@@ -1,4 +1,4 @@
-"""Requests to clients whose answers cross."""
+"""Schedules of requests to clients whose answers cross."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dledger_remoting.hosts import HostAddress
 
 NODE: Final = "n0"
 NUMBER: Final = 1
-"""Of the first request over every connection."""
+"""Number of the first request over every connection."""
 
 
 class _Client:
-    """A client's connection, over which nothing but one request goes."""
+    """Client's connection, which carries a single request."""
 
     serialize_type = 0
     wants_leader_notices = False
@@ -33,16 +33,16 @@ class _Client:
         self.client_ids: set[str] = set()
 
     def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
-        """See `ClientChannel.push`."""
+        """Return the number of the request."""
         _ = code, ext, body, oneway
         return NUMBER
 
 
 def answers_of_two_clients() -> None:
-    """What a client answers counts for it, although another one was asked under the same number.
+    """Check that an answer counts for its own client, although another client was asked under the same number.
 
-    Seeds hardly meet it: two clients of one node must be asked at the same time, over connections that have come to
-    the same number, and must not answer in the order in which they were asked.
+    Seeds hardly meet this: two clients of one node must be asked at the same time, over connections with equal request
+    numbers. They must then answer in the opposite order.
     """
     env = FakeEnvironment()
     local = LocalClients(lambda _clients, _groups: None)

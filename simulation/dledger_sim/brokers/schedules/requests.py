@@ -1,4 +1,4 @@
-"""Requests and files that meet what goes wrong at just the wrong moment."""
+"""Schedules of requests and files that meet a fault or a change at the worst moment."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import Final, cast
 
 from dledger.errors import CorruptionError
 from dledger.testing.disk import SimDisk
-from dledger_broker.views.keyfile import ActiveIndexFile, IndexHeader, IndexLayout, as_keys
+from dledger_broker.views.checked import read_checked
+from dledger_broker.views.keyfile import ActiveIndexFile, IndexDamageError, IndexHeader, IndexLayout, as_keys
+from dledger_broker.views.keyindex import CHECKPOINT, IndexCheckpoint, KeyIndex
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
-from dledger_sim.brokers.service import SimBroker
+from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.log.registers import leading
 
 
 def send_in_the_turn_of_a_deletion() -> None:
-    """A message that arrives in one turn with the deletion of its topic is not staged behind it.
+    """Check that a message that arrives in the same turn as the deletion of its topic is not staged behind it.
 
     1. A send to a topic is read and waits for the end of the turn.
     2. The deletion of the topic is read in the same turn, and proposed at once.
-    3. The message does not fit what is left of the segment, so that it would come into an entry behind the deletion:
-       acknowledged, and in no queue.
+    3. The message does not fit into the rest of the segment, so its entry would follow the deletion: acknowledged, and
+      in no queue.
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
@@ -38,11 +40,11 @@ def send_in_the_turn_of_a_deletion() -> None:
 
 
 def handover_that_fails() -> None:
-    """A handover that nobody takes over leaves what is in flight its queue offsets.
+    """Check that a failed handover keeps the queue offsets of messages in flight.
 
     1. A message is on its way to slow followers.
-    2. The leader begins to hand over to one that it cannot reach, and takes no proposals.
-    3. The message is committed, the handover given up; the next message must not get the same offset.
+    2. The leader begins to hand over to a node that it cannot reach, and takes no proposals.
+    3. The message is committed, the handover given up. The next message must not get the same offset.
     """
     brokers = Brokers()
     leader, group = brokers.leader, brokers.group
@@ -67,7 +69,7 @@ def handover_that_fails() -> None:
 
 
 def question_to_a_deposed_leader() -> None:
-    """A leader that was stopped, and replaced meanwhile, does not say how long a queue is before it has asked.
+    """Check that a leader that was paused and replaced does not report the end of a queue without a confirmation.
 
     1. The leader is stopped (SIGSTOP) and cut off; another node leads and takes a message.
     2. The old leader wakes, still believes that it leads, and is asked for the end of the queue.
@@ -92,7 +94,7 @@ def question_to_a_deposed_leader() -> None:
 
 
 def index_write_that_failed() -> None:
-    """Entries of the key index whose write failed and was repeated lead to those before them."""
+    """Check that entries of the key index still lead to earlier entries after a failed and repeated write."""
     disk = SimDisk()
     file = ActiveIndexFile(disk, "f", IndexLayout(slots=4, entries=8), IndexHeader(), 1)
     file.add(as_keys([(5, 100, 1000)]))
@@ -111,8 +113,22 @@ def index_write_that_failed() -> None:
     assert found == [200, 100]
 
 
+def index_that_has_rotted() -> None:
+    """Check that a rotten entry of the key index hides no other entry: the whole index counts as damaged."""
+    disk = SimDisk()
+    layout = IndexLayout(slots=4, entries=8)
+    file = ActiveIndexFile(disk, "f", layout, IndexHeader(), 1)
+    file.add(as_keys([(5, 100, 1000), (5, 200, 2000)]))
+    disk.flip_bit("f", 8 * (layout.entry_at(2) + 19))  # the link to the previous entry
+    try:
+        found = list(file.positions(5, 0, 1 << 60))
+    except IndexDamageError:
+        return
+    raise AssertionError(f"damage is found, not {found}")
+
+
 def index_sync_that_failed() -> None:
-    """Nodes whose key index could not be synced once find every key after a loss of power some time later."""
+    """Check that nodes with a failed sync of the key index have all of it after a power loss, and find every key."""
     brokers = Brokers()
     nodes = brokers.group.nodes
     connection = brokers.connect(brokers.leader)
@@ -125,8 +141,14 @@ def index_sync_that_failed() -> None:
         brokers.send(connection, TOPIC)
         brokers.run(30.0)
     assert not any(node.disk.faults for node in nodes.values())
-    for name in nodes:
+    layout = IndexLayout(BrokerSettings().index_slots, BrokerSettings().index_entries)
+    for name, node in nodes.items():
         brokers.group.crash(name, "none")
+        checkpoint = read_checked(node.disk, CHECKPOINT, IndexCheckpoint)
+        assert checkpoint is not None
+        index = KeyIndex(node.disk, layout)
+        assert index.load(checkpoint.incarnation) == checkpoint.position
+        index.close()
     for name in nodes:
         brokers.group.start(name)
     brokers.run(5.0)
@@ -140,7 +162,7 @@ def index_sync_that_failed() -> None:
 
 
 def views_of_a_killed_node() -> None:
-    """A node that lost its views rebuilds also what its snapshot covers, and answers as if nothing had happened."""
+    """Check that a node without its views rebuilds them, also the part below its snapshot, and answers as before."""
     brokers = Brokers()
     follower = brokers.follower
     connection = brokers.connect(brokers.leader)
@@ -169,5 +191,6 @@ REQUEST_SCHEDULES: Final = (
     question_to_a_deposed_leader,
     index_write_that_failed,
     index_sync_that_failed,
+    index_that_has_rotted,
     views_of_a_killed_node,
 )

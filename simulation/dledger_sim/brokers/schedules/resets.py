@@ -1,4 +1,4 @@
-"""Groups that are reset: commits that were taken before, and would come into the log when a consumer has seen that."""
+"""Schedules of groups that are reset: earlier commits that would enter the log after a consumer has seen the reset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY: Final = (GROUP_NAME, TOPIC, 0)
 
 
 class Resetting:
-    """A group that has read three messages, and whose commits are collected for so long before they are proposed."""
+    """Group that has read three messages. Its commits are collected for `collects_ms` before they are proposed."""
 
     def __init__(self, collects_ms: int) -> None:
         self.brokers = Brokers(BrokerSettings(offset_flush_ms=collects_ms))
@@ -26,7 +26,7 @@ class Resetting:
         self.brokers.found_group(self.member)
 
     def reset(self, offset: int) -> None:
-        """Have the group go on at an offset."""
+        """Reset the group to an offset."""
         fields = {"group": GROUP_NAME, "topic": TOPIC, "queueId": "0", "offset": str(offset)}
         fields |= {"isForce": "true", "timestamp": str(AT_END)}
         connection = self.brokers.connect(self.brokers.leader)
@@ -35,7 +35,7 @@ class Resetting:
         assert [answer.code for answer in answers if answer] == [ResponseCode.SUCCESS]
 
     def pull(self, offset: int, *, by: SimConnection | None = None) -> int:
-        """A member pulls; where it is told to go on."""
+        """Pull as a member, and return the next offset in the answer."""
         fields = {"consumerGroup": GROUP_NAME, "topic": TOPIC, "queueId": "0", **pull_fields(offset, 1)}
         answers = self.brokers.ask(by or self.member, RequestCode.PULL_MESSAGE, fields)
         self.brokers.run(0.3)
@@ -44,7 +44,7 @@ class Resetting:
         return int(answer.ext["nextBeginOffset"])
 
     def refuse_next(self) -> None:
-        """The leader's log refuses one unit as busy, and takes what comes next."""
+        """Let the leader's log refuse one unit as busy, and take the next."""
         log = leading(self.brokers.group).replica.leading
         stage = log.stage
 
@@ -55,17 +55,19 @@ class Resetting:
         log.stage = refuse  # type: ignore[method-assign]
 
     def is_pending(self) -> bool:
-        """Whether nobody has seen the reset."""
+        """Return whether no consumer has seen the reset."""
         return KEY in self.brokers.workload.truth.resets.pending
 
 
 def commit_that_was_collected_before_a_reset() -> None:
-    """A commit that the leader has taken and not proposed does not come behind the reset that a consumer has seen.
+    """Check that a commit that the leader has taken and not proposed does not follow a reset that a consumer has seen.
 
-    1. A member commits 3, which the leader proposes two seconds later, with what else comes meanwhile. 2. The group is
-    reset to 0. 3. The member pulls at 3, is told to go on at 0, and pulls there. 4. The two seconds are over.
+    1. A member commits 3, which the leader proposes two seconds later, together with other commits.
+    2. The group is reset to 0.
+    3. The member pulls at 3, is told to continue at 0, and pulls there.
+    4. The two seconds are over.
 
-    Seeds collect for 0.2 s: a reset is seldom answered, and seen by a pull, within that.
+    Seeds collect for 0.2 s: a reset is rarely answered, and seen by a pull, within that.
     """
     resetting = Resetting(collects_ms=2000)
     brokers = resetting.brokers
@@ -81,13 +83,15 @@ def commit_that_was_collected_before_a_reset() -> None:
 
 
 def commit_that_the_busy_log_does_not_take() -> None:
-    """The same of one that is proposed just before the reset, and that the log refuses as busy: it is dropped.
+    """Check that a commit that is proposed just before a reset, and that the log refuses as busy, is dropped.
 
-    1. A member commits 3, which the leader collects. 2. The group is reset to 0: the commit is proposed first, which
-    the busy log refuses, and then the reset, which it takes. 3. The member is told, and goes on at 0. 4. What was
-    refused as busy would be proposed again by now.
+    1. A member commits 3, which the leader collects.
+    2. The group is reset to 0. The commit is proposed first, which the busy log refuses, and then the reset, which it
+      takes.
+    3. The member is told, and continues at 0.
+    4. A refused commit would normally be proposed again by now.
 
-    Seeds seldom have the log refuse the one unit in front of a reset, and take the next.
+    In seeds the log rarely refuses exactly the unit before a reset, and takes the next.
     """
     resetting = Resetting(collects_ms=2000)
     brokers = resetting.brokers

@@ -1,4 +1,4 @@
-"""Messages that consumers send back, through failovers, until they are dead letters."""
+"""Schedules of messages that consumers send back, through failovers, until they are dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LETTERS: Final = dead_letter_topic(GROUP_NAME)
 
 
 def pulled(brokers: Brokers, topic: str) -> list[MessageRecord]:
-    """What a consumer gets of a topic."""
+    """Return the messages that a consumer pulls from a topic."""
     pull = {"consumerGroup": GROUP_NAME, "topic": topic, "queueId": "0", **pull_fields(0, 8)}
     answers = brokers.ask(brokers.connect(brokers.leader), RequestCode.PULL_MESSAGE, pull)
     brokers.run(0.3)
@@ -41,8 +41,10 @@ def send_back(
     limit: int = 16,
     wait_s: float = 0.7,
 ) -> list[int]:
-    """Have a message taken back; it is to come again after the delay of a level or, without one, what the group's
-    policy says. Returns the codes of the answer that comes until `wait_s` have passed.
+    """Send a message back, and return the codes of the answers that come within `wait_s`: one or none.
+
+    The judge then expects the message again after the delay of `level`. For level 0, the delay is `policy_s`, which the
+    group's retry policy must have.
     """
     topic = LETTERS if record.reconsume_times >= limit else RETRIES
     copy = copy_in(topic, operation_of(record.body), record.reconsume_times + 1)
@@ -63,10 +65,10 @@ def send_back(
 
 
 def message_that_comes_again_and_is_a_dead_letter_then() -> None:
-    """It comes when its delay is over, says whose it was, and goes to the dead letters once that was often enough.
+    """Check that a message is redelivered after its delay, names its origin, and finally becomes a dead letter.
 
-    Seeds find it, too, if it is not counted how often it came; but they know messages by their bodies, and do not look
-    at the id that one had at first.
+    Seeds, too, would notice if deliveries were not counted. But they know messages by their bodies, and do not check
+    the original message id.
     """
     brokers = Brokers()
     brokers.found_group(brokers.connect(brokers.leader))
@@ -86,7 +88,12 @@ def message_that_comes_again_and_is_a_dead_letter_then() -> None:
 
 
 def message_that_comes_again_whoever_leads_then() -> None:
-    """1. A message is taken back. 2. The leader dies. 3. The next one delivers it, once."""
+    """Check that a new leader delivers a message that was sent back to the old leader, and delivers it only once.
+
+    1. A message is sent back.
+    2. The leader dies.
+    3. The next leader delivers it, once.
+    """
     brokers = Brokers()
     brokers.found_group(brokers.connect(brokers.leader))
     first = pulled(brokers, TOPIC)[0]
@@ -97,13 +104,14 @@ def message_that_comes_again_whoever_leads_then() -> None:
 
 
 def message_that_a_majority_stores_late() -> None:
-    """What is sent back, and stored when nobody waits for that any more, was not refused meanwhile.
+    """Check that a message is stored late and redelivered, and that its request was not answered as refused before.
 
-    1. Followers need longer for a sync than the leader waits for a majority. 2. The answer is that nobody knows.
-    3. It is stored, and comes again.
+    1. Followers need longer for a sync than the leader waits for a majority.
+    2. The answer is that the outcome is unknown.
+    3. The message is stored, and redelivered.
 
-    Seeds hardly meet it: a majority would have to need longer than 2.5 s for it, while the leader goes on hearing them,
-    and of the times for which their clients wait, 0.5, 1.5 or 4 s, one alone is longer than that.
+    Seeds hardly meet this: a majority would have to need longer than 2.5 s while the leader still hears it. Of the
+    clients' time limits, 0.5, 1.5 or 4 s, only the last is longer than that.
     """
     brokers = Brokers()
     brokers.found_group(brokers.connect(brokers.leader))
@@ -121,9 +129,9 @@ def message_that_a_majority_stores_late() -> None:
 
 
 def message_that_waits_as_its_group_says() -> None:
-    """A group's retry policy counts, whoever leads when the message is sent back.
+    """Check that a group's retry policy holds at a later leader, to which the message is sent back.
 
-    Seeds cannot: no group of theirs has a policy of its own.
+    No seed meets this: none of its groups has its own policy.
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
@@ -143,9 +151,11 @@ def message_that_waits_as_its_group_says() -> None:
 
 
 def message_that_an_orderly_consumer_gives_up() -> None:
-    """What a group with queue locks sends for retry is a dead letter, at a new leader too, which knows no leases.
+    """Check that a send to the retry topic of a group with queue locks becomes a dead letter, also at a new leader.
 
-    Seeds cannot: the group that locks queues there sends nothing for retry, and the others lock none.
+    The new leader has no leases of the locks.
+
+    No seed meets this: the group that locks queues sends no retries there, and the other groups lock no queues.
     """
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)

@@ -1,4 +1,4 @@
-"""Delayed messages that meet a handover, a deletion, or fewer queues."""
+"""Schedules of delayed messages that meet a handover, a deletion, or fewer queues."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PASSING: Final = "passing"
 
 
 def send_delayed(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> int:
-    """Have a message taken that is due later; returns its operation."""
+    """Send a message that is due later, and return its operation."""
     return send_for_handle(brokers, delay_ms, topic=topic, queue_id=queue_id)[0]
 
 
 def send_for_handle(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> tuple[int, str]:
-    """The same; returns its recall handle, too."""
+    """Send a message that is due later, and return its operation and recall handle."""
     operation = brokers.workload.next_operation()
     code, ext, _ = brokers.workload.make_send(topic, queue_id, [operation], batch=False)
     ext["i"] += f"{TIMER_DELAY_MS}\x01{delay_ms}\x02"
@@ -38,13 +38,14 @@ def send_for_handle(brokers: Brokers, delay_ms: int, *, topic: str = TOPIC, queu
 
 
 def fire_in_flight_across_a_handover_that_fails() -> None:
-    """A message that is on its way to a slow follower is not fired again by the job's next run.
+    """Check that the job's next run does not fire a message again that is on its way to a slow follower.
 
-    1. It is due, and its copy is on its way. 2. The leader begins to hand over to a node that it cannot reach: the run
-    of its job ends. 3. It goes on leading, and the next run looks: the row is still pending.
+    1. The message is due, and its copy is on its way.
+    2. The leader begins to hand over to a node that it cannot reach: the run of its job ends.
+    3. It remains leader, and the next run looks: the row is still pending.
 
-    Seeds hardly meet it: a handover that fails lasts a second, and a copy would have to be on its way for as long, to
-    followers that go on answering beats.
+    Seeds hardly meet this: a failing handover lasts a second. A copy would have to be on its way for as long, to
+    followers that still answer heartbeats.
     """
     brokers = Brokers()
     operation = send_delayed(brokers, 1_000)
@@ -62,9 +63,9 @@ def fire_in_flight_across_a_handover_that_fails() -> None:
 
 
 def recall_in_flight() -> None:
-    """A message that is on its way to slow followers is asked for back: it is too late.
+    """Check that a recall is too late for a message that is on its way to slow followers.
 
-    Seeds find it only if a recall comes in the milliseconds for which its message is on its way to its topic.
+    Seeds find this only if a recall comes in the milliseconds for which its message is on its way to its topic.
     """
     brokers = Brokers()
     operation, handle = send_for_handle(brokers, 1_000)
@@ -83,7 +84,7 @@ def recall_in_flight() -> None:
 
 
 def message_of_a_topic_that_is_gone_when_it_is_due() -> None:
-    """It is fired, without a copy, and nothing waits for it."""
+    """Check that a message of a deleted topic is fired without a copy, and that no row waits for it."""
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
     brokers.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, brokers.workload.topic_fields(PASSING))
@@ -98,7 +99,7 @@ def message_of_a_topic_that_is_gone_when_it_is_due() -> None:
 
 
 def message_of_a_queue_that_is_not_read_any_more() -> None:
-    """It goes to a queue that consumers read."""
+    """Check that a message for a removed queue goes to a queue that consumers read."""
     brokers = Brokers()
     connection = brokers.connect(brokers.leader)
     fields = brokers.workload.topic_fields(PASSING, 4)
@@ -111,12 +112,14 @@ def message_of_a_queue_that_is_not_read_any_more() -> None:
 
 
 def message_that_is_due_while_it_is_moved() -> None:
-    """It is delivered from its new place, and from there alone.
+    """Check that a message that becomes due while it is moved is delivered from its new place only.
 
-    1. A trim is wanted; a move of the message is on its way to slow followers. 2. The message is due. 3. The move is
-    applied: had it been fired from its old place, it would be delivered once more from the new one.
+    1. A trim is wanted. A move of the message is on its way to slow followers.
+    2. The message is due.
+    3. The move is applied. If the message had been fired from its old place, it would be delivered again from the new
+      one.
 
-    Seeds find it only if a message is due in the milliseconds for which its move is on its way.
+    Seeds find this only if a message is due in the milliseconds for which its move is on its way.
     """
     brokers = Brokers()
     operation = send_delayed(brokers, 6_500)

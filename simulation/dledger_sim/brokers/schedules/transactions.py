@@ -1,4 +1,4 @@
-"""Transactions that are ended while something else is about to happen to them."""
+"""Schedules of transactions whose end meets another event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Transacting:
         self.brokers = Brokers()
 
     def send(self, seconds: float = 0.5) -> tuple[int, Answer]:
-        """Send a half; returns the operation that its message names, and the answer."""
+        """Send a half. Return the operation of its message, and the answer."""
         brokers = self.brokers
         operation = brokers.workload.next_operation()
         code, ext, _ = brokers.workload.make_send(TOPIC, 0, [operation], batch=False)
@@ -40,7 +40,7 @@ class Transacting:
         return operation, answer
 
     def end(self, operation: int, sent: Answer, what: int, node: str | None = None) -> list[Answer | None]:
-        """Ask a node to end a half; its answer will stand in the list."""
+        """Ask a node to end a half. The answer will be in the returned list."""
         ext = {
             "producerGroup": "PG",
             "tranStateTableOffset": sent.ext["queueOffset"],
@@ -53,32 +53,35 @@ class Transacting:
         return self.brokers.ask(connection, RequestCode.END_TRANSACTION, ext)
 
     def tables(self) -> list[HalfTable]:
-        """The tables of all nodes that live."""
+        """Return the half tables of all live nodes."""
         lives = [node.life for node in self.brokers.group.nodes.values()]
         return [cast(SimBroker, life.service).broker.state.table(HALVES) for life in lives if life is not None]
 
     def stored(self, operation: int) -> bool:
-        """Whether the message is in its queue; the simulator's judge refuses a second one."""
+        """Return whether the message is in its queue. The simulator's judge refuses a second copy."""
         return operation in self.brokers.workload.truth.stored
 
 
 def codes(answers: list[Answer | None]) -> list[int]:
-    """Those of the answers that have come."""
+    """Return the codes of the answers that came."""
     return [answer.code for answer in answers if answer is not None]
 
 
 def commit_on_its_way_when_its_half_is_to_be_given_up() -> None:
-    """1. A half was checked as often as halves are, and nobody has ended it. 2. Its commit comes, and takes a majority
-    long. 3. Meanwhile the half is to be given up: it must not be, for the commit may be in the log.
+    """Check that a half whose commit is in flight is not given up.
 
-    Seeds hardly meet it: their producers end a half soon after they have sent it, or as soon as they are asked, and it
-    is given up a second after it was asked about last. The commit would have to be on its way for as long.
+    1. A half was checked the maximum number of times, and no producer has ended it.
+    2. Its commit comes, and takes long to reach a majority.
+    3. Meanwhile the half would be given up. It must not be: the commit may be in the log.
+
+    Seeds hardly meet this: their producers end a half soon after its send, or as soon as they are asked. A half is
+    given up a second after the last question. The commit would have to be on its way for as long.
     """
     transacting = Transacting()
     brokers = transacting.brokers
     transacting.send()
     while not all(table.ended for table in transacting.tables()):
-        brokers.run(0.1)  # until one is given up: what is kept of it has its topic then
+        brokers.run(0.1)  # until a half is given up: this creates the topic that keeps such halves
     operation, sent = transacting.send()
     most = BrokerSettings().transaction_check_max
     while not all(half.checks == most for table in transacting.tables() for half in table.open.values()):

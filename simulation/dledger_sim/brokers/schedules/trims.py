@@ -1,4 +1,4 @@
-"""Trims whose searches take long, and what happens meanwhile."""
+"""Schedules of trims whose search for the first kept offsets takes long, with other events during the search."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PASSING: Final = "passing"
 
 
 def trim_that_outlives_its_term() -> None:
-    """A trim whose search takes longer than two handovers is not proposed by the leader of a later term.
+    """Check that a trim whose search outlasts two handovers is not proposed by the leader of a later term.
 
     1. A leader begins to trim; the search for the first kept offsets takes long.
     2. It hands over to another node, which hands over to it again.
-    3. The search ends: the other leader may have taken pins that the trim's position lies above.
+    3. The search ends. The other leader may have taken pins below the trim's position.
 
     Seeds rarely have one node lead twice while it searches: its disk would have to be slow for seconds, but only for
-    that.
+    the search.
     """
     brokers = Brokers()
     leader, heir = brokers.leader, brokers.follower
@@ -43,14 +43,14 @@ def trim_that_outlives_its_term() -> None:
 
 
 def trim_that_outlives_a_failed_handover() -> None:
-    """A trim whose search takes longer than a handover that fails is not proposed, and keeps no other one back.
+    """Check that a trim whose search outlasts a failed handover is not proposed, and blocks no other trim.
 
     1. A leader begins to trim; the search for the first kept offsets takes long.
-    2. It begins to hand over to a node that it cannot reach, takes no proposals for a while, and goes on leading.
+    2. It begins to hand over to a node that it cannot reach, takes no proposals for a while, and remains leader.
     3. The search ends.
-    4. It is to trim once more.
+    4. The leader gets another request to trim, and trims.
 
-    Seeds seldom have a handover fail while a search goes on: its disk would have to be slow for as long.
+    Seeds rarely have a handover fail during a search: its disk would have to be slow for as long.
     """
     brokers = Brokers()
     leader, heir = brokers.leader, brokers.follower
@@ -75,13 +75,13 @@ def trim_that_outlives_a_failed_handover() -> None:
 
 
 def trim_of_a_topic_that_was_made_anew() -> None:
-    """A trim that was searched before a topic was deleted and made again takes nothing of the one that is there now.
+    """Check that a trim takes no message of a topic that was deleted and made again after the trim's search.
 
     1. A leader begins to trim, and finds the first kept offset of a queue.
     2. The topic is deleted, made again, and gets a message.
-    3. The first kept offsets are proposed, that of the earlier topic among them.
+    3. The first kept offsets are proposed, including that of the earlier topic.
 
-    Seeds find this once in a hundred runs: deletion and creation would have to meet one of the few searches, in a topic
+    Seeds find this once in a hundred runs. Deletion and creation would have to meet one of the few searches, in a topic
     so old that a trim takes some of it.
     """
     brokers = Brokers()
@@ -106,7 +106,7 @@ def trim_of_a_topic_that_was_made_anew() -> None:
 
 
 def _fill(brokers: Brokers, topic: str) -> None:
-    """Have so many messages that the log can be trimmed."""
+    """Send so many messages that the log can be trimmed."""
     connection = brokers.connect(brokers.leader)
     for _ in range(30):
         brokers.send(connection, topic, padding=4000)
@@ -114,7 +114,7 @@ def _fill(brokers: Brokers, topic: str) -> None:
 
 
 def _begin_trim(life: Life) -> Callable[[], None]:
-    """Have a leader search for what it may trim; what it has found it learns when the result is called."""
+    """Let a leader search for the first kept offsets. It learns the result when the returned function is called."""
     environment, held = life.environment, list[Callable[[], None]]()
     run_blocking = environment.run_blocking
 

@@ -1,4 +1,4 @@
-"""Units of the broker's own, records and commands together, that meet a change of leader or a deletion."""
+"""Schedules of the broker's own units, with records and commands, that meet a change of leader or a deletion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSING: Final = "passing"
 
 
 class Unit:
-    """A unit that was written: messages to `topics`, and a consumer group of its name."""
+    """Unit that was written: messages to `topics`, and a consumer group of its name."""
 
     def __init__(self, brokers: Brokers, writer: LogWriter, name: str, *topics: str) -> None:
         self.name = name
@@ -33,36 +33,36 @@ class Unit:
 
     @property
     def outcome(self) -> UnitOutcome:
-        """What it was told, once."""
+        """Outcome, which was reported once."""
         (outcome,) = self._told
         return outcome
 
     @property
     def places(self) -> tuple[Place | None, ...]:
-        """Where its messages stand."""
+        """Places of its messages."""
         assert isinstance(self.outcome, Stored)
         return self.outcome.places
 
     def is_in(self, broker: SimBroker, brokers: Brokers) -> bool:
-        """Whether a node has it, which has all of it or nothing."""
+        """Return whether a node has the unit. The node must have all of it or nothing."""
         has_group = self.name in broker.broker.state.table(GROUPS).by_name
         assert {operation in brokers.workload.truth.stored for operation in self.operations} == {has_group}
         return has_group
 
 
 def leading_broker(brokers: Brokers) -> SimBroker:
-    """The broker that leads."""
+    """Return the broker of the leader."""
     return cast(SimBroker, leading(brokers.group).service)
 
 
 def unit_of_a_leader_that_is_cut_off() -> None:
-    """A unit that reached nobody is unknown to who wrote it; the next leader gives its queue offsets to others.
+    """Check that a unit without a majority has an unknown outcome, and that the next leader reuses its queue offsets.
 
     1. The leader is cut off, still believes that it leads, and writes a unit.
     2. Another node leads, and writes a unit to the same queue.
-    3. The old leader hears of that one.
+    3. The old leader hears of the second unit.
 
-    Seeds of `broker` have no such units: nobody there delays messages, sends them back, pops or ends transactions.
+    Seeds of `broker` have no such units: no client there delays messages, sends them back, pops or ends transactions.
     """
     brokers = Brokers()
     network, old = brokers.group.network, leading_broker(brokers)
@@ -90,10 +90,11 @@ def unit_of_a_leader_that_is_cut_off() -> None:
 
 
 def unit_that_the_next_leader_commits() -> None:
-    """A unit of unknown outcome is stored as a whole, and its queue offsets are given once.
+    """Check that a unit of unknown outcome is stored as a whole, and that its queue offsets are given once.
 
-    1. The leader hears nobody any more, and one follower alone hears it: that one has the unit, which has no majority.
-    2. The leader gives up. The follower is elected, commits the unit, and writes another one.
+    1. The leader receives no messages any more, and only a single follower receives its messages. That follower has the
+      unit, which has no majority.
+    2. The leader gives up. The follower is elected, commits the unit, and writes another.
     """
     brokers = Brokers()
     network, old, leader, heir = brokers.group.network, leading_broker(brokers), brokers.leader, brokers.follower
@@ -112,9 +113,11 @@ def unit_that_the_next_leader_commits() -> None:
 
 
 def unit_in_the_turn_of_a_deletion() -> None:
-    """No record is written behind the deletion of its topic, which is on its way; the rest of the unit is.
+    """Check that no record is written behind a deletion of its topic that is on its way.
 
-    Seeds of `broker` have no such units: nobody there delays messages, sends them back, pops or ends transactions.
+    The remaining part of the unit is written.
+
+    Seeds of `broker` have no such units: no client there delays messages, sends them back, pops or ends transactions.
     """
     brokers = Brokers()
     broker, connection = leading_broker(brokers), brokers.connect(brokers.leader)

@@ -1,4 +1,4 @@
-"""Upgrades of a group, one node after another, to a version that has a feature more."""
+"""Schedules of upgrades of a group, node by node, to a version with one more feature."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ from dledger_sim.brokers.service import BrokerSettings, SimBroker
 from dledger_sim.log.registers import leading
 
 TOLD_S: Final = 8.0
-"""A leader has been told by then what a node understands that started, and has recorded it."""
+"""Time in seconds within which a leader has recorded what a started node understands."""
 
 
 class CountUp(msgspec.Struct, frozen=True):
-    """Count one more."""
+    """Command that counts one more."""
 
 
 class Count(Table):
-    """How often `CountUp` was applied."""
+    """Table with the number of applied `CountUp` commands."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @property
     def digest(self) -> int:
-        """See `Table.digest`."""
         return self.count
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = command, entry, changes
         self.count += 1
 
 
 class CountPart(Part):
-    """A node's part, which does nothing."""
+    """Part of a node that does nothing."""
 
 
 def _build(context: Context) -> CountPart:
@@ -56,7 +54,7 @@ NEW: Final = (*FEATURES, COUNTING)
 
 
 class Upgrade:
-    """Three nodes: all are new, but for those named, which lack the feature that counts."""
+    """Three nodes. All have the new version, except the named ones, which lack the counting feature."""
 
     def __init__(self, *old: str) -> None:
         self._others: dict[str, tuple[Feature, ...]] = dict.fromkeys(old, FEATURES)
@@ -72,14 +70,14 @@ class Upgrade:
         self.brokers.run(TOLD_S)
 
     def lead(self, name: str) -> None:
-        """Have a node lead."""
+        """Make a node the leader."""
         if self.brokers.leader != name:
             self.brokers.hand_over(name)
             self.brokers.run(2.0)
         assert self.brokers.leader == name
 
     def use(self) -> None:
-        """The leader uses the feature if it may, and all nodes take messages and live on."""
+        """Use the feature at the leader if that is allowed, and check that all nodes take messages and live on."""
         machine = cast(SimBroker, leading(self.brokers.group).service).broker
         if machine.is_active(COUNTING.name):
             machine.stage_command(CountUp(), self.outcomes.append)
@@ -89,20 +87,20 @@ class Upgrade:
         assert all(node.life is not None for node in self.brokers.group.nodes.values())
 
     def counts(self) -> list[int]:
-        """What each node has counted."""
+        """Return the count of each node."""
         lives = [node.life for node in self.brokers.group.nodes.values()]
         brokers = [cast(SimBroker, life.service).broker for life in lives if life is not None]
         return [broker.state.table(COUNT).count for broker in brokers]
 
 
 def upgrade_in_which_leaders_change() -> None:
-    """A feature is used once the last node is upgraded, and stays so whoever leads.
+    """Check that a feature is used once the last node is upgraded, and stays active under any leader.
 
     1. New nodes lead, one after another, while one node is old: it would stop at the feature's commands.
     2. The old node leads.
-    3. It is upgraded. The feature is used, by the node that was old, too.
+    3. It is upgraded. The feature is used, also by the node that was old.
 
-    Seeds cannot: all nodes of a seed are of one version.
+    No seed meets this: all nodes of a seed are of one version.
     """
     upgrade = Upgrade("n2")
     for leader in ("n0", "n1", "n2", "n0"):
@@ -118,9 +116,9 @@ def upgrade_in_which_leaders_change() -> None:
 
 
 def upgrade_of_the_leader_alone() -> None:
-    """What a leader understands it does not use before the others do, and not before that is recorded.
+    """Check that a leader uses a feature only once all others understand it and that is recorded.
 
-    Seeds cannot: all nodes of a seed are of one version.
+    No seed meets this: all nodes of a seed are of one version.
     """
     upgrade = Upgrade("n1", "n2")
     upgrade.lead("n0")

@@ -1,6 +1,7 @@
-"""`python -m dledger_sim.log.explore`: every interleaving within bounds.
+"""Command line of the explorer, `python -m dledger_sim.log.explore`: every interleaving within bounds.
 
-Exit code 0: no promise was broken; 1: one was (with `--mutant`: none was, so the mutant got away).
+The exit code is 0 if no promise was broken, and 1 if one was. With `--mutant` it is the other way round: 1 means that
+nothing caught the mutant.
 """
 
 from __future__ import annotations
@@ -27,27 +28,47 @@ def _bounds(prefix: str | None, given: dict[str, int | bool | None]) -> Bounds:
 
 
 @click.command()
-@click.option("--nodes", type=int, help="Nodes.  [default: 3]")
-@click.option("--spare", type=int, help="How many of them are no members at first.  [default: 0]")
-@click.option("--terms", type=int, help="Nobody campaigns for a higher term.  [default: 2]")
-@click.option("--entries", type=int, help="Leaders append while their log holds fewer, no-ops included.  [default: 2]")
-@click.option("--crashes", type=int, help="Crashes, each with every choice of what is lost.  [default: 0]")
-@click.option("--drops", type=int, help="Messages that are lost.  [default: 0]")
-@click.option("--duplicates", type=int, help="Messages that arrive twice.  [default: 0]")
-@click.option("--in-flight", type=int, help="Messages in flight; 0: no limit.  [default: 2]")
-@click.option("--heartbeats", type=int, help="Heartbeats of leaders.  [default: 0]")
-@click.option("--resignations", type=int, help="Leaders that step down for hearing no majority.  [default: 0]")
-@click.option("--transfers", type=int, help="Transfers of leadership.  [default: 0]")
-@click.option("--membership", type=int, help="Membership steps.  [default: 0]")
-@click.option("--one-entry-messages/--runs", default=None, help="An append carries one entry.")
-@click.option("--pre-votes/--no-pre-votes", default=None, help="Pre-votes are messages, not granted to whoever asks.")
-@click.option("--prompt-saves/--late-saves", default=None, help="Only a crash comes before a save.")
-@click.option("--prompt-syncs/--late-syncs", default=None, help="Only a crash comes before a sync.")
-@click.option("--prompt-syncs-at-last/--late-syncs-at-last", default=None, help="The same once no crash is left.")
-@click.option("--prefix", type=click.Choice(sorted(PREFIXES)), help="Begin where a script leads, with its bounds.")
-@click.option("--mutant", type=click.Choice(sorted(MUTANTS)), help="Switch a known bug on: it must be caught.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@click.option("--states", type=int, help="Stop at the end of the level that reaches so many distinct states.")
+@click.option("--nodes", type=int, help="Number of nodes.  [default: 3]")
+@click.option("--spare", type=int, help="Number of nodes that are no members at first.  [default: 0]")
+@click.option("--terms", type=int, help="Maximum term of a campaign.  [default: 2]")
+@click.option(
+    "--entries",
+    type=int,
+    help="Maximum number of entries in a leader's log, no-ops included.  [default: 2]",
+)
+@click.option(
+    "--crashes", type=int, help="Maximum number of crashes, each with every choice of lost data.  [default: 0]"
+)
+@click.option("--drops", type=int, help="Maximum number of lost messages.  [default: 0]")
+@click.option("--duplicates", type=int, help="Maximum number of messages that arrive twice.  [default: 0]")
+@click.option("--in-flight", type=int, help="Maximum number of messages in flight; 0: no limit.  [default: 2]")
+@click.option("--heartbeats", type=int, help="Maximum number of leaders' heartbeats.  [default: 0]")
+@click.option(
+    "--resignations",
+    type=int,
+    help="Maximum number of leaders that step down because they hear no majority.  [default: 0]",
+)
+@click.option("--transfers", type=int, help="Maximum number of transfers of leadership.  [default: 0]")
+@click.option("--membership", type=int, help="Maximum number of membership steps.  [default: 0]")
+@click.option("--one-entry-messages/--runs", default=None, help="Let an append message carry one entry.")
+@click.option(
+    "--pre-votes/--no-pre-votes", default=None, help="Send pre-votes as messages, instead of granting each of them."
+)
+@click.option("--prompt-saves/--late-saves", default=None, help="Let nothing but a crash happen before a save.")
+@click.option("--prompt-syncs/--late-syncs", default=None, help="Let nothing but a crash happen before a sync.")
+@click.option(
+    "--prompt-syncs-at-last/--late-syncs-at-last",
+    default=None,
+    help="As --prompt-syncs, but only once no crash is left.",
+)
+@click.option(
+    "--prefix",
+    type=click.Choice(sorted(PREFIXES)),
+    help="Begin with the state at the end of this script, and with its bounds.",
+)
+@click.option("--mutant", type=click.Choice(sorted(MUTANTS)), help="Switch on this known bug, which must be caught.")
+@click.option("--jobs", default=2, show_default=True, help="Number of processes.")
+@click.option("--states", type=int, help="Stop at the end of the level that reaches this many distinct states.")
 @click.option("--minutes", type=float, help="Stop after this time.")
 def main(
     prefix: str | None,

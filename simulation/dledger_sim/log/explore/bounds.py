@@ -4,45 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.invariants import invariant
+from dledger_base.invariants import invariant
 
 NAMES = "abcdefg"
-"""Node 0 is `a`, node 1 `b`, …; nodes are numbers everywhere but in what is printed."""
+"""Letters of the nodes: node 0 is `a`, node 1 `b`, … Nodes are numbers everywhere except in printed text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Most of everything that may happen from the first state on, and how finely it may happen."""
+    """Maximum number of each thing that may happen from the first state on, and the granularity of steps."""
 
     nodes: int = 3
     spare: int = 0
-    """Of `nodes`, how many are no members at first; membership steps may add them."""
+    """Number of nodes, out of `nodes`, that are not members at first. Membership steps may add them."""
     terms: int = 2
-    """Nobody campaigns for a higher term."""
+    """Maximum term for which a node campaigns."""
     entries: int = 2
-    """A leader appends for clients while its log holds fewer entries, no-ops included."""
+    """Maximum length of a leader's log, no-ops included, up to which it appends for clients."""
     crashes: int = 0
     drops: int = 0
     duplicates: int = 0
     in_flight: int = 2
-    """Messages in flight; what is sent into a full network is lost, in every choice.  0: no limit."""
+    """Maximum number of messages in flight.
+
+    Messages sent into a full network are lost, in every choice. 0 means no limit.
+    """
     heartbeats: int = 0
-    """Heartbeats of leaders, beside the one that each sends when elected."""
+    """Number of heartbeats of leaders, apart from the heartbeat that each sends when elected."""
     resignations: int = 0
-    """Leaders that step down because they hear no majority."""
+    """Number of leaders that step down because no majority answers them."""
     transfers: int = 0
     membership: int = 0
-    """Membership steps: one voter is added or removed."""
+    """Number of membership steps. Each adds or removes a voter."""
     one_entry_messages: bool = False
-    """An append carries one entry, not a run."""
+    """True if an append carries a single entry instead of a run."""
     pre_votes: bool = False
-    """Pre-votes are messages like others, instead of granted to whoever asks."""
+    """True if pre-votes are ordinary messages. Otherwise each is granted at once."""
     prompt_saves: bool = False
-    """Nothing but a crash comes between a change of term or vote and its save."""
+    """True if only a crash can come between a change of term or vote and its save."""
     prompt_syncs: bool = False
-    """Nothing but a crash comes between a write to the log and its sync."""
+    """True if only a crash can come between a write to the log and its sync."""
     prompt_syncs_at_last: bool = False
-    """The same, but only once no crash is left."""
+    """True if `prompt_syncs` holds as soon as no crash is left."""
 
     def __post_init__(self) -> None:
         invariant(1 <= self.nodes <= len(NAMES), "a world has one to seven nodes", nodes=self.nodes)
@@ -50,12 +53,12 @@ class Bounds:
 
     @property
     def members(self) -> int:
-        """The first voters, as a mask."""
+        """First voters, as a mask."""
         return (1 << (self.nodes - self.spare)) - 1
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """What is left of each bounded kind of step at first, in the order of `BUDGETS`."""
+        """Initial budget of each bounded kind of step, in the order of `BUDGETS`."""
         return (
             self.crashes,
             self.drops,
@@ -70,4 +73,4 @@ class Bounds:
 BUDGETS = ("crashes", "drops", "duplicates", "heartbeats", "resignations", "transfers", "membership")
 CRASHES, DROPS, DUPLICATES, HEARTBEATS, RESIGNATIONS, TRANSFERS, MEMBERSHIP = range(len(BUDGETS))
 FREE = -1
-"""The budget of steps that are not bounded by themselves."""
+"""Budget of steps without their own bound."""

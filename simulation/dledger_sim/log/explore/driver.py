@@ -1,9 +1,11 @@
-"""One step of one node: the real core takes it, and this driver carries out what it asks for.
+"""Driver of a node's step: the real core takes it, and the driver carries out the core's effects.
 
-The driver does what `dledger.replica` does, no more and no less: it writes and begins a sync if none runs, saves term
-and vote in order, holds back what must wait for them, reads from the log when an append leaves, proposes a no-op as
-soon as the core leads.  Time is not kept.  Every decision of a core that depends on a clock is a step of its own:
-before it the core's timers are set so that it is due, or so that it is not.
+The driver does exactly what `dledger.replica` does. It writes, and begins a sync if none runs. It saves term and vote
+in order, and holds back the messages that must wait for them. It reads from the log when an append leaves. It proposes
+a no-op as soon as the core leads.
+
+Time is not kept. Every decision of a core that depends on a clock is a separate step. Before it the core's timers are
+set so that the decision is due, or so that it is not.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from dledger.consensus.settings import RaftSettings
 from dledger.core.messages import Append, VoteReply
 from dledger.core.raft import Raft
 from dledger.errors import ContradictionError
-from dledger.invariants import InvariantError
 from dledger.types import EntryMeta, HardState, Role
+from dledger_base.invariants import InvariantError
 from dledger_sim.log.explore.bounds import (
     CRASHES,
     FREE,
@@ -72,12 +74,12 @@ LONG_AGO = float("-inf")
 CATCH_UP = 2
 
 
-class BrokenPromise(Exception):  # noqa: N818 - what a step comes to, not an error of the program
-    """A step does what must never happen."""
+class BrokenPromise(Exception):  # noqa: N818 - an outcome of a step, not an error of the program
+    """A step does something that must never happen."""
 
 
 class Move(NamedTuple):
-    """A step that a node may take without a message: which, its argument, and the budget it is charged to."""
+    """Step that a node may take without a message: its name, its arguments, and the budget to charge."""
 
     name: str
     argument: int = 0
@@ -86,7 +88,7 @@ class Move(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Something that a step did and that the witness of the world must judge."""
+    """Event of a step that the witness of the world must judge."""
 
     what: str
     first: int = 0
@@ -95,7 +97,7 @@ class Seen(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a step came to.  `broken`: a promise that it broke by itself."""
+    """Outcome of a step. `broken` is a promise that the step broke by itself."""
 
     state: NodeState
     sent: tuple[Envelope, ...]
@@ -104,30 +106,30 @@ class Outcome(NamedTuple):
 
 
 class Driver:
-    """Takes steps; keeps nothing between them but its bounds."""
+    """Driver that takes steps. It keeps no state between them except its bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self.settings = RaftSettings(max_run_bytes=ENTRY_BYTES) if bounds.one_entry_messages else RaftSettings()
 
     def moves(self, state: NodeState) -> tuple[Move, ...]:
-        """Everything that may happen to a node by itself, budgets aside."""
+        """Return everything that a node may do by itself, regardless of budgets."""
         found = [Move("save")] if state.saves else []
         if state.sync >= 0:
             found.append(Move("sync"))
         if state.role == Role.LEADER:
-            found += self._leader_moves(state)
+            found += self._list_leader_moves(state)
         elif state.voters >> state.me & 1 and state.may_vote and state.term < self._bounds.terms:
             found.append(Move("time out"))
-        return (*found, *_crashes(state))
+        return (*found, *_iter_crashes(state))
 
     def is_urgent(self, state: NodeState, *, crashes_left: bool = False) -> bool:
-        """Whether nothing else happens anywhere until this node has saved or synced, or has crashed."""
+        """Return whether all other steps must wait until this node has saved, synced or crashed."""
         bounds = self._bounds
         prompt_syncs = bounds.prompt_syncs or (bounds.prompt_syncs_at_last and not crashes_left)
         return (bounds.prompt_saves and bool(state.saves)) or (prompt_syncs and state.sync >= 0)
 
-    def _leader_moves(self, state: NodeState) -> list[Move]:
+    def _list_leader_moves(self, state: NodeState) -> list[Move]:
         voters = state.voters
         found = [Move("heartbeat", budget=HEARTBEATS)]
         if any(peer[4] == Mode.STREAM and peer[5] for peer in state.progress):
@@ -146,7 +148,7 @@ class Driver:
         return found
 
     def move(self, state: NodeState, move: Move) -> Outcome:
-        """A node takes a step by itself."""
+        """Let a node take a step by itself."""
         if move.name == "crash":
             state = _after_crash(state, move.argument, move.more)
             run = _Run(state, start(state, self.settings), self._bounds)
@@ -155,19 +157,22 @@ class Driver:
         return run.take(lambda: run.move(move))
 
     def deliver(self, state: NodeState, envelope: Envelope) -> Outcome:
-        """A node receives a message."""
+        """Deliver a message to a node."""
         run = _Run(state, put_together(state, self.settings), self._bounds)
         return run.take(lambda: run.receive(envelope))
 
 
-def _crashes(state: NodeState) -> Iterator[Move]:
+def _iter_crashes(state: NodeState) -> Iterator[Move]:
     for kept in range(len(state.log) - state.platter + 1):
         for saves in range(len(state.saves) + 1):
             yield Move("crash", kept, saves, CRASHES)
 
 
 def _after_crash(state: NodeState, kept: int, saves: int) -> NodeState:
-    """What a crash leaves: the platter, `kept` entries and `saves` saves more.  A recovery makes all of it durable."""
+    """Return the state after a crash: the platter, plus `kept` entries and `saves` saves.
+
+    A recovery makes all of it durable.
+    """
     log = state.log[: state.platter + kept]
     saved = state.saves[saves - 1] if saves else state.saved
     first = first_state(state.me, state.members)
@@ -175,7 +180,7 @@ def _after_crash(state: NodeState, kept: int, saves: int) -> NodeState:
 
 
 class _Run:
-    """A core in the middle of a step."""
+    """Core in the middle of a step."""
 
     def __init__(self, state: NodeState, raft: Raft, bounds: Bounds) -> None:
         self._before = state
@@ -218,7 +223,11 @@ class _Run:
     # ---------------------------------------------------------------- steps
 
     def receive(self, envelope: Envelope) -> None:
-        """Whether a voter still hears its leader is a matter of time; if it does, the request is as good as lost."""
+        """Let the core handle a message.
+
+        Time decides whether a voter still hears its leader. A request that such a voter ignores is the same as a lost
+        request.
+        """
         message, entries = unpack(envelope), envelope[4]
         metas: tuple[EntryMeta, ...] = ()
         if isinstance(message, Append):
@@ -260,7 +269,7 @@ class _Run:
         raft.tick(0.0)
         if self._bounds.pre_votes or not _asks_first(raft):
             return
-        raft.take()  # A pre-vote changes nothing where it is given: it is taken as given, and nobody is asked.
+        raft.take()  # A granted pre-vote changes nothing at the voter, so it is taken as granted without asking.
         for voter in raft.table.membership.voters:
             if voter != raft.me and _asks_first(raft):
                 raft.step(voter, VoteReply(raft.term + 1, granted=True, pre=True), 0.0)
@@ -339,7 +348,10 @@ class _Run:
             self._sync_stale = True
 
     def _address(self, effect: SendMessage | SendEntries | SendCatchUp) -> tuple[int, Envelope]:
-        """An envelope, and 1 if its entries are read from the log when it leaves."""
+        """Return an envelope with a code for its entries.
+
+        The code is 1 if they are read from the log when the envelope leaves, 2 for catch-up, and 0 otherwise.
+        """
         me, to = self._before.me, NUMBERS[effect.to]
         match effect:
             case SendMessage(_, message):
@@ -347,14 +359,14 @@ class _Run:
             case SendEntries(_, message):
                 return 1, pack(me, to, message)
             case SendCatchUp(_, term, first_index, max_bytes):
-                # How far it goes is decided when it is read.
+                # The end of the catch-up is decided when the log is read.
                 return 2, (me, to, APPEND, (term, first_index - 1, max_bytes // ENTRY_BYTES), ())
 
     def _send(self, late: int, envelope: Envelope) -> None:
         me, to, kind, fields, _ = envelope
         raft = self._raft
         if kind == HEARTBEAT and self._elected:
-            return  # the heartbeat of a new leader is as good as lost: steps of their own send others
+            return  # the heartbeat of a new leader may be lost as well; separate steps send others
         if late and not (raft.is_leader and raft.term == fields[0]):
             return
         if late == CATCH_UP:
@@ -374,7 +386,7 @@ class _Run:
         return pack(self._before.me, to, message, entries)
 
     def _check_promises(self, envelope: Envelope) -> None:
-        """What a message says of its sender's disk is on the sender's platter."""
+        """Check that everything a message says about its sender's disk is on the sender's platter."""
         me, to, kind, fields, _ = envelope
         term, promised = self._saved, fields[0]
         if kind == VOTE_REQUEST and fields[3]:

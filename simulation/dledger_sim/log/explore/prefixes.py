@@ -1,6 +1,6 @@
-"""Scripted beginnings, for what lies too deep to be reached from nothing.
+"""Scripted beginnings, for states too deep to be reached from the first state.
 
-A script is a list of steps that any exploration could take; what it leads to is where the exploration begins.
+A script is a list of steps that any exploration could take. The exploration begins in the state at its end.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Self
 
-from dledger.invariants import invariant
 from dledger.types import Role
+from dledger_base.invariants import invariant
 from dledger_sim.log.explore.bounds import BUDGETS, NAMES, Bounds
 from dledger_sim.log.explore.state import APPEND, APPEND_REPLY, VOTE_REPLY, VOTE_REQUEST, NodeState
 from dledger_sim.log.explore.world import DELIVER, Step, World, Worlds
 
 
 class Script:
-    """Takes chosen steps in a world, which count for no bound.
+    """Script that takes chosen steps in a world. These steps count for no bound.
 
-    Names are nodes' letters, kinds are numbers of `state.MESSAGE_TYPES`.
+    Names are nodes' letters; kinds are numbers of `state.MESSAGE_TYPES`.
     """
 
     def __init__(self, worlds: Worlds) -> None:
@@ -29,7 +29,7 @@ class Script:
 
     @classmethod
     def played(cls, worlds: Worlds, prefix: str) -> Self:
-        """The script named `prefix`, or an empty one."""
+        """Return the script named `prefix` after its steps, or an empty script."""
         script = cls(worlds)
         if prefix:
             worlds.in_flight = 0
@@ -39,11 +39,11 @@ class Script:
         return script
 
     def move(self, name: str, move: str) -> None:
-        """A node does something by itself."""
-        self._take(lambda step: step.move is not None and (NAMES[step.node], step.move.name) == (name, move))
+        """Let a node take a step by itself."""
+        self._take_step(lambda step: step.move is not None and (NAMES[step.node], step.move.name) == (name, move))
 
     def deliver(self, sender: str, to: str, kind: int) -> None:
-        """The oldest message of a kind between two nodes arrives, and what it has the receiver write is durable."""
+        """Deliver the oldest message of a kind between two nodes, and make the receiver's writes durable."""
         values = self._worlds.tables.envelopes.values
 
         def wanted(step: Step) -> bool:
@@ -52,11 +52,11 @@ class Script:
             found = values[step.envelope]
             return (NAMES[found[0]], NAMES[found[1]], found[2]) == (sender, to, kind)
 
-        self._take(wanted)
+        self._take_step(wanted)
         self.settle_disks()
 
     def drop_all(self, but: tuple[str, str] | None = None) -> None:
-        """Lose everything that is in flight, but for what one node has sent to another."""
+        """Lose all messages in flight, except those from one node to another."""
         values = self._worlds.tables.envelopes.values
         kept = (
             envelope
@@ -67,11 +67,11 @@ class Script:
 
     def settle_disks(self) -> None:
         """Complete all saves and syncs."""
-        while any(name in ("save", "sync") for name in self._open_moves()):
-            self._take(lambda step: step.move is not None and step.move.name in ("save", "sync"))
+        while any(name in ("save", "sync") for name in self._list_moves()):
+            self._take_step(lambda step: step.move is not None and step.move.name in ("save", "sync"))
 
     def elect(self, term: int, name: str, *voters: str) -> None:
-        """A node campaigns until it reaches `term`, and is elected by `voters`; only what it sends is in flight."""
+        """Let a node campaign until it reaches `term`, and be elected by `voters`. Only its messages are in flight."""
         while self._state(name).term < term:
             self.drop_all()
             self.move(name, "time out")
@@ -83,24 +83,24 @@ class Script:
         invariant(self._state(name).role == Role.LEADER, "the candidate of a script wins", name=name)
 
     def replicate(self, leader: str, *followers: str) -> None:
-        """Followers take one append each that carries entries, after the probe that comes first in a term."""
+        """Let each follower take one append with entries, after the probe that comes first in a term."""
         for follower in followers:
-            while self._has(leader, follower, APPEND):
+            while self._is_in_flight(leader, follower, APPEND):
                 self.deliver(leader, follower, APPEND)
-                if self._has(follower, leader, APPEND_REPLY):
+                if self._is_in_flight(follower, leader, APPEND_REPLY):
                     self.deliver(follower, leader, APPEND_REPLY)
 
     def _state(self, name: str) -> NodeState:
         return self._worlds.tables.nodes.values[self.world.nodes[NAMES.index(name)]]
 
-    def _has(self, sender: str, to: str, kind: int) -> bool:
+    def _is_in_flight(self, sender: str, to: str, kind: int) -> bool:
         found = (self._worlds.tables.envelopes.values[envelope] for envelope in self.world.envelopes)
         return any((NAMES[each[0]], NAMES[each[1]], each[2]) == (sender, to, kind) for each in found)
 
-    def _open_moves(self) -> list[str]:
+    def _list_moves(self) -> list[str]:
         return [step.move.name for step, _ in self._worlds.successors(self.world) if step.move is not None]
 
-    def _take(self, wanted: Callable[[Step], bool]) -> None:
+    def _take_step(self, wanted: Callable[[Step], bool]) -> None:
         found = next(((step, world) for step, world in self._worlds.successors(self.world) if wanted(step)), None)
         invariant(found is not None, "a script takes steps that are possible")
         if found is not None:
@@ -109,7 +109,7 @@ class Script:
 
 
 class Prefix:
-    """A script with the bounds within which what it leads to is worth exploring."""
+    """Script with the bounds within which its final state is worth exploring."""
 
     def __init__(self, bounds: Bounds, play: Callable[[Script], None]) -> None:
         self.bounds = bounds
@@ -117,12 +117,12 @@ class Prefix:
 
 
 def _figure_8(script: Script) -> None:
-    """Parts (a) to (c) of the paper's figure 8, up to the moment at which s1 leads again.
+    """Play parts (a) to (c) of the Raft paper's figure 8, up to the moment at which s1 leads again.
 
-    `a` (s1) leads term 1 and appends an entry that only `b` (s2) gets.  `e` (s5) leads term 2 with the votes of `c` and
-    `d`; what it appends nobody gets.  `a`, started again, leads term 3 with the votes of `b` and `c`, has heard
-    that `b` holds the entry of term 1, and has sent it to `c`, whose acknowledgement is in flight, and nothing else.
-    `e` has campaigned in vain.
+    `a` (s1) leads term 1 and appends an entry that only `b` (s2) gets. `e` (s5) leads term 2 with the votes of `c` and
+    `d`; its own entry reaches no other node. `a` restarts and leads term 3 with the votes of `b` and `c`. It has heard
+    that `b` holds the entry of term 1, and has sent the entry to `c`. Only the acknowledgement of `c` is in flight. `e`
+    has campaigned without success.
     """
     script.elect(1, "a", "b", "c")
     script.replicate("a", "b")
@@ -143,10 +143,10 @@ def _figure_8(script: Script) -> None:
 
 
 def _stale_acknowledgement(script: Script) -> None:
-    """`b` holds entries of the leader of term 1, `c` leads term 2 and `b` has heard nothing of it yet.
+    """Play up to the point where `b` holds entries of term 1, and has heard nothing of `c`, the leader of term 2.
 
-    `a` leads term 1 and gives its entries to `b` alone.  `c` leads term 2 with the votes of `d` and `e`, and `d` has
-    its entries.  `b` acknowledges what it holds to whom it hears of as leader next.
+    `a` leads term 1 and gives its entries to `b` alone. `c` leads term 2 with the votes of `d` and `e`, and `d` has its
+    entries. `b` acknowledges its entries to the next leader that it hears of.
     """
     script.elect(1, "a", "b", "c")
     script.move("a", "append")
@@ -165,4 +165,4 @@ PREFIXES = {
     "figure8": Prefix(replace(_FIVE, terms=4), _figure_8),
     "stale-ack": Prefix(replace(_FIVE, terms=2, entries=2, heartbeats=1), _stale_acknowledgement),
 }
-"""By name, as `--prefix` takes them."""
+"""Prefixes by name, for `--prefix`."""

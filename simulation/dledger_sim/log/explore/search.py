@@ -1,7 +1,7 @@
-"""Breadth first, level by level, so that the first counter-example is a shortest one.
+"""Breadth-first search, level by level, so that the first counter-example is a shortest one.
 
-The worlds are divided among shards by their hashes; each shard remembers which it has seen, and from where.  Shards may
-be processes.  Between them a world travels as what it contains, each node's state, envelope and history once.
+The worlds are divided among shards by their hashes. Each shard remembers the worlds that it has seen, with their
+parents. Shards may be processes. Worlds travel between them by contents: each node's state, envelope and history once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dledger_sim.log.explore.tables import History
 from dledger_sim.log.explore.world import BrokenWorld, World, Worlds
 
 ROOT = -1
-"""The parent of the first world."""
+"""Parent of the first world."""
 
 Batch = tuple[
     list[tuple[int, NodeState]], list[tuple[int, Envelope]], list[tuple[int, History]], list[tuple[int, int, World]]
@@ -30,7 +30,7 @@ Batch = tuple[
 
 
 class Level(NamedTuple):
-    """What expanding a level came to.  `broken_at` is the hash of a world whose next step breaks a promise."""
+    """Result of expanding a level. `broken_at` is the hash of a world whose next step breaks a promise."""
 
     batches: list[bytes]
     transitions: int
@@ -38,7 +38,7 @@ class Level(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a search has come."""
+    """Progress of a search."""
 
     depth: int
     states: int
@@ -48,7 +48,7 @@ class Progress(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search came to.  `trail` leads to a broken promise: hashes of worlds, the first world's left out."""
+    """Result of a search. `trail` leads to a broken promise: hashes of worlds, without the first world."""
 
     progress: Progress
     complete: bool
@@ -57,17 +57,17 @@ class Found(NamedTuple):
 
 
 class Shard:
-    """The worlds whose hash leaves `number` when divided by `shards`."""
+    """Shard: the worlds whose hash leaves `number` when divided by `shards`."""
 
     def __init__(self, bounds: Bounds, prefix: str, number: int, shards: int) -> None:
         self._worlds = Worlds(bounds)
         self._number = number
-        self._shards = shards
+        self._run_shards = shards
         self._parents: dict[int, int] = {}
         self._frontier: list[tuple[int, World]] = []
         self._next: list[tuple[int, World]] = []
-        self._told: list[tuple[set[int], set[int], set[int]]] = [(set(), set(), set()) for _ in range(shards)]
-        self._learnt: list[tuple[dict[int, int], dict[int, int], dict[int, int]]] = [
+        self._sent_values: list[tuple[set[int], set[int], set[int]]] = [(set(), set(), set()) for _ in range(shards)]
+        self._received_values: list[tuple[dict[int, int], dict[int, int], dict[int, int]]] = [
             ({}, {}, {}) for _ in range(shards)
         ]
         first = Script.played(self._worlds, prefix).world
@@ -78,7 +78,7 @@ class Shard:
 
     def expand(self, deadline: float) -> Level:
         """Take every step from every world of the frontier, until `deadline` (of the monotonic clock)."""
-        worlds, shards, number = self._worlds, self._shards, self._number
+        worlds, shards, number = self._worlds, self._run_shards, self._number
         parents, following, canonical_hash = self._parents, self._next, self._worlds.canonical_hash
         batches: list[Batch] = [([], [], [], []) for _ in range(shards)]
         transitions = 0
@@ -90,7 +90,7 @@ class Shard:
                     found = canonical_hash(successor)
                     owner = found % shards
                     if owner != number:
-                        self._address(batches[owner], owner, found, parent, successor)
+                        self._add_to_batch(batches[owner], owner, found, parent, successor)
                     elif found not in parents:
                         parents[found] = parent
                         following.append((found, successor))
@@ -101,8 +101,8 @@ class Shard:
                 break
         return Level([pickle.dumps(batch) for batch in batches], transitions, broken_at)
 
-    def _address(self, batch: Batch, owner: int, found: int, parent: int, world: World) -> None:
-        nodes, envelopes, histories = self._told[owner]
+    def _add_to_batch(self, batch: Batch, owner: int, found: int, parent: int, world: World) -> None:
+        nodes, envelopes, histories = self._sent_values[owner]
         tables = self._worlds.tables
         for node in world.nodes:
             if node not in nodes:
@@ -118,11 +118,14 @@ class Shard:
         batch[3].append((found, parent, world))
 
     def accept(self, batches: list[bytes]) -> int:
-        """Take in what other shards found, in the order of their numbers; returns the size of the next frontier."""
+        """Add the worlds that other shards found, in the order of the shards' numbers.
+
+        Return the size of the next frontier.
+        """
         tables, parents = self._worlds.tables, self._parents
         for sender, data in enumerate(batches):
-            batch: Batch = pickle.loads(data)  # noqa: S301 - this program's own, from its own child
-            nodes, envelopes, histories = self._learnt[sender]
+            batch: Batch = pickle.loads(data)  # noqa: S301 - data of this program, from its own child
+            nodes, envelopes, histories = self._received_values[sender]
             nodes.update((number, tables.nodes.of(state)) for number, state in batch[0])
             envelopes.update((number, tables.envelopes.of(envelope)) for number, envelope in batch[1])
             histories.update((number, tables.histories.of(history)) for number, history in batch[2])
@@ -140,21 +143,21 @@ class Shard:
         return len(self._frontier)
 
     def parent(self, found: int) -> int | None:
-        """From where a world was reached first; None if it is another shard's, `ROOT` for the first world."""
+        """Return the first parent of a world: None if the world is another shard's, `ROOT` for the first world."""
         return self._parents.get(found)
 
     def counts(self) -> tuple[int, int]:
-        """Distinct worlds, and steps that the real core has taken."""
+        """Return the number of distinct worlds, and the number of steps that the real core has taken."""
         return len(self._parents), self._worlds.tables.steps
 
 
-class _Caller(Protocol):
+class _ShardCaller(Protocol):
     def begin(self, method: str, *arguments: object) -> None: ...
     def result(self) -> object: ...
 
 
-class _Here:
-    """A shard in this process."""
+class _LocalShard:
+    """Shard in this process."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -167,8 +170,8 @@ class _Here:
         return self._result
 
 
-class _There:
-    """A shard in a process of its own."""
+class _RemoteShard:
+    """Shard in its own process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -198,27 +201,27 @@ def _serve(connection: Connection, make: Callable[[], Shard]) -> None:
 
 
 @contextmanager
-def _shards(bounds: Bounds, prefix: str, jobs: int) -> Iterator[list[_Caller]]:
+def _run_shards(bounds: Bounds, prefix: str, jobs: int) -> Iterator[list[_ShardCaller]]:
     if jobs == 1:
-        yield [_Here(Shard(bounds, prefix, 0, 1))]
+        yield [_LocalShard(Shard(bounds, prefix, 0, 1))]
         return
-    # A fork, so that a known bug that is switched on is on in every shard.
+    # Fork, so that a known bug that is switched on is on in every shard.
     context = multiprocessing.get_context("fork")
     with ExitStack() as stack:
-        callers: list[_Caller] = []
+        callers: list[_ShardCaller] = []
         for number in range(jobs):
             ours, theirs = context.Pipe()
-            make = _Make(bounds, prefix, number, jobs)
+            make = _ShardMaker(bounds, prefix, number, jobs)
             process = context.Process(target=_serve, args=(theirs, make), daemon=True)
             process.start()
             theirs.close()
             stack.callback(process.join)
             stack.callback(process.terminate)
-            callers.append(_There(ours))
+            callers.append(_RemoteShard(ours))
         yield callers
 
 
-class _Make(NamedTuple):
+class _ShardMaker(NamedTuple):
     bounds: Bounds
     prefix: str
     number: int
@@ -228,7 +231,7 @@ class _Make(NamedTuple):
         return Shard(*self)
 
 
-def _ask(shards: list[_Caller], method: str, *arguments: object) -> list[object]:
+def _ask(shards: list[_ShardCaller], method: str, *arguments: object) -> list[object]:
     for shard in shards:
         shard.begin(method, *arguments)
     return [shard.result() for shard in shards]
@@ -243,11 +246,11 @@ def search(
     seconds: float = float("inf"),
     report: Callable[[Progress], None] = lambda _: None,
 ) -> Found:
-    """Explore until there is nothing new, a promise is broken, or there are `most_states` or `seconds` are over."""
+    """Explore until no new world is found, a promise is broken, or `most_states` or `seconds` are reached."""
     check_the_core_is_known()
     began = time.monotonic()
     depth = transitions = 0
-    with _shards(bounds, prefix, jobs) as shards:
+    with _run_shards(bounds, prefix, jobs) as shards:
         while True:
             levels = [level for level in _ask(shards, "expand", began + seconds) if isinstance(level, Level)]
             transitions += sum(level.transitions for level in levels)
@@ -270,7 +273,7 @@ def search(
                 return Found(progress, complete=True, core_steps=core_steps)
 
 
-def _trail(shards: list[_Caller], last: int) -> list[int]:
+def _trail(shards: list[_ShardCaller], last: int) -> list[int]:
     trail: list[int] = []
     while True:
         parent = next(found for found in _ask(shards, "parent", last) if isinstance(found, int))

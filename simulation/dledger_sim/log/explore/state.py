@@ -1,8 +1,8 @@
-"""One node's state as plain tuples, and the real core put together from it and taken apart again.
+"""State of a node as plain tuples, and its conversion to the real core and back.
 
-Everything that a core's decisions depend on is in `NodeState`; clocks are not, for a step sets them to what it needs
-(see `driver`).  What can make no difference any more, such as the votes of a candidate that has become a follower, is
-left out, so that states which behave alike are equal.
+`NodeState` has all values on which a core's decisions depend, except clocks: each step sets them (see `driver`). Values
+without an effect are left out, such as the votes of a candidate that has become a follower. So states that behave alike
+are equal.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from dledger.core.messages import (
 )
 from dledger.core.progress import Progress
 from dledger.core.raft import Raft
-from dledger.invariants import invariant
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role
+from dledger_base.invariants import invariant
 from dledger_sim.log.explore.bounds import NAMES
 
 ENTRY_BYTES = 48
@@ -55,35 +55,41 @@ _MAKE: tuple[Callable[..., Message], ...] = MESSAGE_TYPES
 KINDS: dict[type, int] = {kind: number for number, kind in enumerate(MESSAGE_TYPES)}
 
 Entry = tuple[int, int]
-"""(term, voters of a membership entry as a mask, or 0).  A leader proposes one entry at an index of its term, so term
-and index name an entry."""
+"""(term, voters of a membership entry as a mask, or 0).
+
+A leader proposes one entry at an index of its term, so term and index identify an entry.
+"""
 Log = tuple[Entry, ...]
 Fields = tuple[int, ...]
 Envelope = tuple[int, int, int, Fields, Log]
 """(sender, receiver, kind, the message's fields, the entries it carries)."""
 Held = tuple[int, int, Envelope]
-"""(saves to wait for, 1 if it is read from the log when it leaves, the envelope)."""
+"""(saves to wait for, late, the envelope).
+
+`late` is 1 if the entries are read from the log when the message leaves. It is 2 (`driver.CATCH_UP`) for a message that
+brings a peer up to date, else 0.
+"""
 PeerState = tuple[int, int, int, int, int, tuple[tuple[int, int], ...], bool, bool]
 """(peer, match, verified, next, mode, in flight, catching up, probe sent)."""
 
 
 class NodeState(NamedTuple):
-    """A core and its driver.  `-1` stands for nobody and for no index."""
+    """State of a core and its driver. `-1` means no node or no index."""
 
     me: int
     members: int
-    """The first voters, as a mask."""
+    """First voters, as a mask."""
     term: int
     vote: int
     role: int
     leader: int
     log: Log
     durable: int
-    """What the core believes to be durable."""
+    """Last index that the core believes to be durable."""
     commit: int
     verified: int
     window_first: int
-    """From here on the core knows the sizes of entries, and sends them from memory."""
+    """First index whose entry size the core knows. It sends entries from there on from memory."""
     may_vote: bool
     unsaved: bool
     votes: int
@@ -91,26 +97,26 @@ class NodeState(NamedTuple):
     transfer_to: int
     progress: tuple[PeerState, ...]
     platter: int
-    """How many entries a crash leaves for certain."""
+    """Number of entries that survive a crash for certain."""
     saved: tuple[int, int]
-    """Term and vote that a crash leaves for certain."""
+    """Term and vote that survive a crash for certain."""
     saves: tuple[tuple[int, int], ...]
     """Terms and votes on their way to the disk, in order."""
     held: tuple[Held, ...]
-    """What waits for them."""
+    """Messages that wait for the saves."""
     sync: int
-    """The last entry that the running sync covers; -1: none runs."""
+    """Last index that the running sync covers, or -1 if none runs."""
     sync_stale: bool
-    """The log was truncated since it began."""
+    """True if the log was truncated since the sync began."""
 
     @property
     def voters(self) -> int:
-        """The membership in force, as a mask."""
+        """Membership in force, as a mask."""
         return next((mask for _, mask in reversed(self.log) if mask), self.members)
 
 
 def first_state(me: int, members: int) -> NodeState:
-    """A node that has never done anything."""
+    """Return the state of a node that has never done anything."""
     return NodeState(
         me, members, 0, NOBODY, int(Role.FOLLOWER), NOBODY, (), -1, -1, -1, 0,
         may_vote=True, unsaved=False, votes=0, term_start=-1, transfer_to=NOBODY, progress=(),
@@ -120,13 +126,13 @@ def first_state(me: int, members: int) -> NodeState:
 
 @cache
 def membership(mask: int) -> Membership:
-    """The voters of a mask."""
+    """Return the membership with the voters of a mask."""
     return Membership(tuple(replica for number, replica in enumerate(REPLICAS) if mask >> number & 1))
 
 
 @cache
 def meta(index: int, entry: Entry) -> EntryMeta:
-    """An entry as the core knows it."""
+    """Return an entry's metadata as the core knows it."""
     term, mask = entry
     kind = EntryKind.MEMBERSHIP if mask else EntryKind.GROUP
     voters = membership(mask) if mask else None
@@ -134,24 +140,24 @@ def meta(index: int, entry: Entry) -> EntryMeta:
 
 
 def mask_of(replicas: Membership | set[ReplicaId]) -> int:
-    """The mask of a membership's voters, or of a set."""
+    """Return the mask of a membership's voters, or of a set of replicas."""
     voters = replicas.voters if isinstance(replicas, Membership) else replicas
     return sum(1 << NUMBERS[replica] for replica in voters)
 
 
 def pack(sender: int, to: int, message: AnyMessage, entries: Log = ()) -> Envelope:
-    """A message as a state holds it."""
+    """Return a message in the form in which a state holds it."""
     assert isinstance(message, msgspec.Struct)
     return sender, to, KINDS[type(message)], msgspec.structs.astuple(message), entries
 
 
 def unpack(envelope: Envelope) -> Message:
-    """The message of an envelope."""
+    """Return the message of an envelope."""
     return _MAKE[envelope[2]](*envelope[3])
 
 
 class _NoRandom(Random):
-    """Spreads nothing: when a timer runs out is a step of the exploration."""
+    """Source without randomness. The exploration has a separate step for the expiry of a timer."""
 
     def uniform(self, a: float, b: float) -> float:
         return max(a, b)
@@ -173,7 +179,7 @@ def _log_table(state: NodeState, window_first: int) -> LogTable:
 
 
 def start(state: NodeState, settings: RaftSettings) -> Raft:
-    """A core as a process starts it, from what its driver's disks hold."""
+    """Return a core as a process starts it, from the contents of its disk."""
     last = len(state.log) - 1
     vote = None if state.saved[1] == NOBODY else REPLICAS[state.saved[1]]
     return Raft(
@@ -189,7 +195,7 @@ def start(state: NodeState, settings: RaftSettings) -> Raft:
 
 
 def put_together(state: NodeState, settings: RaftSettings) -> Raft:
-    """The core that `state` was taken from, its clock at 0 and nothing due."""
+    """Return a core with this state. Its clock is at 0 and no timer is due."""
     raft = start(state._replace(saved=(state.term, state.vote)), settings)
     vars(raft).update(
         term=state.term,
@@ -229,7 +235,7 @@ def _progress(peer: PeerState) -> Progress:
 
 
 def take_apart(raft: Raft, before: NodeState, log: Log) -> NodeState:
-    """`before` with what its core has become; the driver's part is `before`'s, but for the log."""
+    """Return `before` with the core's present state and the log. The other values of the driver stay."""
     private = vars(raft)
     role = raft.role
     counting = role in (Role.CANDIDATE, Role.PRE_CANDIDATE)
@@ -267,14 +273,17 @@ def take_apart(raft: Raft, before: NodeState, log: Log) -> NodeState:
 
 KNOWN = frozenset((
     "me", "table", "term", "vote", "durable_index", "commit_index", "verified_index", "generation", "role", "leader",
-    "progress", "term_start", "transfer_to", "may_vote", "disk_used", "wall_ms", "healthy", "_settings", "_random",
-    "_votes", "_transfer_deadline", "_leader_heard_at", "_heartbeat_at", "_nudge_at", "_last_tick", "_round", "_reads",
-    "_unsaved", "_effects", "_after_sync", "_election_deadline",
+    "progress", "term_start", "transfer_to", "may_vote", "disk_used", "wall_ms", "healthy", "first_position",
+    "_settings", "_random", "_votes", "_transfer_deadline", "_leader_heard_at", "_heartbeat_at", "_nudge_at",
+    "_last_tick", "_round", "_reads", "_unsaved", "_effects", "_after_sync", "_election_deadline",
 ))  # fmt: skip
-"""Every attribute of a core: kept in `NodeState`, a clock that steps set, or constant here (no reads, no disks)."""
+"""Names of all attributes of a core.
+
+`NodeState` keeps each of them, unless steps set it (clocks), or it is constant here (no reads, no disks).
+"""
 
 
 def check_the_core_is_known() -> None:
-    """Raise if a core has come to remember something that a `NodeState` would forget."""
+    """Raise if a core has an attribute that a `NodeState` would lose."""
     raft = start(first_state(0, 1), RaftSettings())
     invariant(vars(raft).keys() == KNOWN, "the explorer knows a core's attributes", differ=vars(raft).keys() ^ KNOWN)

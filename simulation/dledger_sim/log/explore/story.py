@@ -1,11 +1,11 @@
-"""Tells what happened, step by step: for the reader of a counter-example."""
+"""Narrator of a counter-example, step by step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dledger.invariants import invariant
 from dledger.types import Role
+from dledger_base.invariants import invariant
 from dledger_sim.log.explore.bounds import NAMES, Bounds
 from dledger_sim.log.explore.prefixes import Script
 from dledger_sim.log.explore.state import MESSAGE_TYPES, NOBODY, Envelope, NodeState, unpack
@@ -26,7 +26,7 @@ _MOVES = {
 
 
 def tell(bounds: Bounds, prefix: str, trail: list[int]) -> Iterator[str]:
-    """The numbered story of a trail and of the step that breaks a promise after it, one line each."""
+    """Yield the numbered lines of a trail, and of the step after it that breaks a promise."""
     worlds = Worlds(bounds)
     script = Script.played(worlds, prefix)
     number = 0
@@ -71,7 +71,7 @@ def _line(tables: Tables, step: Step, before: World, after: World) -> str:
 
 
 def describe_step(tables: Tables, step: Step) -> str:
-    """What happens."""
+    """Describe a step."""
     name = NAMES[step.node]
     if step.move is None:
         return f"{step.how} {describe_envelope(tables.envelopes.values[step.envelope])}"
@@ -87,13 +87,14 @@ def describe_step(tables: Tables, step: Step) -> str:
 
 
 def describe_envelope(envelope: Envelope) -> str:
-    """A message with what it says."""
+    """Describe a message with its fields."""
     sender, to, kind, _, entries = envelope
     message = unpack(envelope)
     shown = {
         name: value
         for name in MESSAGE_TYPES[kind].__struct_fields__
-        if (value := getattr(message, name)) is not False and name not in ("disk_used", "wall_ms", "healthy", "round")
+        if (value := getattr(message, name)) is not False
+        and name not in ("disk_used", "wall_ms", "healthy", "first_position", "round")
     }
     if shown.get("rejected_index") == -2:  # the default: nothing is rejected
         shown = {name: value for name, value in shown.items() if not name.startswith(("rejected", "hint"))}
@@ -103,7 +104,7 @@ def describe_envelope(envelope: Envelope) -> str:
 
 
 def describe_node(state: NodeState) -> str:
-    """What a node is now."""
+    """Describe a node's present state."""
     vote = "" if state.vote == NOBODY else f", voted {NAMES[state.vote]}"
     role = Role(state.role).name.lower()
     return (

@@ -1,7 +1,8 @@
-"""Everything a step depends on is the node that takes it, so a step is computed once and looked up ever after.
+"""Tables of the exploration. A step is computed once and looked up afterwards.
 
-Nodes' states, envelopes and histories get numbers in the order in which they are found; a world is a few numbers.
-Hashes are of renamed contents, not of numbers, and equal in every process.
+That is possible because it depends only on the state of its node, and on the move or envelope. Nodes' states, envelopes
+and histories get numbers in the order in which they are found. A world is a few numbers. Hashes cover renamed contents
+instead of numbers, so they are equal in every process.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from dledger_sim.log.explore.state import (
 )
 
 Renaming = tuple[int, ...]
-"""Node n is called `renaming[n]`."""
+"""Renaming of nodes: node n is called `renaming[n]`."""
 Committed = tuple[int, int, int]
-"""(term, voters if it is a membership entry, term of the leader that committed it)."""
+"""Committed entry: (term, voters of a membership entry as a bit mask, term of the leader that committed it)."""
 
 
 class History(NamedTuple):
-    """What must not be forgotten although no node may remember it."""
+    """Facts of the past that the invariants need even if no node has them any more."""
 
     leaders: tuple[int, ...]
-    """By term; -1: nobody led it."""
+    """Leader of each term; -1 without a leader."""
     committed: tuple[Committed, ...]
 
 
 class Result(NamedTuple):
-    """A step in numbers.  `beyond`: it leads to a term that is out of bounds."""
+    """Result of a step, in numbers. `beyond` is true if it leads to a term out of bounds."""
 
     node: int
     beyond: bool
@@ -58,14 +59,14 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 class Numbers(Generic[_T]):
-    """Gives each value a number."""
+    """Numbering of values in the order in which they are found."""
 
     def __init__(self) -> None:
         self.values: list[_T] = []
         self._numbers: dict[_T, int] = {}
 
     def of(self, value: _T) -> int:
-        """The number of a value, a new one if it was never seen."""
+        """Return the number of a value. A new value gets a new number."""
         number = self._numbers.setdefault(value, len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -85,29 +86,29 @@ class Tables:
         self._urgent: dict[tuple[int, bool], bool] = {}
         self._results: dict[tuple[int, Move | int], Result] = {}
         self.signatures = _Memory(lambda node: _signature(self.nodes.values[node]))
-        """Hashes of nodes' states that are the same whatever the nodes are called."""
+        """Hashes of nodes' states that do not depend on the nodes' names."""
         self.hashes = {renaming: Hashes(self, renaming) for renaming in permutations(range(bounds.nodes))}
         self._dead: dict[tuple[int, int], bool] = {}
 
     @property
     def settings(self) -> RaftSettings:
-        """The settings of the cores."""
+        """Settings of the cores."""
         return self._driver.settings
 
     @property
     def steps(self) -> int:
-        """How many different steps the real core has taken."""
+        """Number of different steps that the real core has taken."""
         return len(self._results)
 
     def moves(self, node: int) -> tuple[Move, ...]:
-        """Everything that may happen to a node by itself."""
+        """Return everything that a node may do by itself."""
         moves = self._moves.get(node)
         if moves is None:
             moves = self._moves[node] = self._driver.moves(self.nodes.values[node])
         return moves
 
     def is_urgent(self, node: int, *, crashes_left: bool) -> bool:
-        """Whether nothing else happens anywhere until this node has saved or synced, or has crashed."""
+        """Return whether all other steps must wait until this node has saved, synced or crashed."""
         urgent = self._urgent.get((node, crashes_left))
         if urgent is None:
             urgent = self._driver.is_urgent(self.nodes.values[node], crashes_left=crashes_left)
@@ -115,7 +116,7 @@ class Tables:
         return urgent
 
     def step(self, node: int, what: Move | int) -> Result:
-        """What a move, or the delivery of an envelope, makes of a node."""
+        """Return the result of a move of a node, or of the delivery of an envelope to it."""
         result = self._results.get((node, what))
         if result is None:
             state = self.nodes.values[node]
@@ -131,7 +132,7 @@ class Tables:
         return result
 
     def is_dead(self, node: int, envelope: int) -> bool:
-        """Whether a message can have no effect on its receiver any more, whatever happens."""
+        """Return whether a message can have no effect on its receiver any more, in any continuation."""
         dead = self._dead.get((node, envelope))
         if dead is None:
             dead = self._dead[node, envelope] = _is_dead(self.nodes.values[node], self.envelopes.values[envelope])
@@ -139,7 +140,7 @@ class Tables:
 
 
 class _Memory(dict[int, int]):
-    """Computes what it is asked for once."""
+    """Cache that computes each value once."""
 
     def __init__(self, compute: Callable[[int], int]) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ class _Memory(dict[int, int]):
 
 
 class Hashes:
-    """Hashes of what has numbers, with the nodes called otherwise; equal in every process."""
+    """Hashes of numbered values under a renaming of the nodes. They are equal in every process."""
 
     def __init__(self, tables: Tables, renaming: Renaming) -> None:
         nodes, envelopes, histories = tables.nodes.values, tables.envelopes.values, tables.histories.values
@@ -161,7 +162,7 @@ class Hashes:
 
 
 def _digest(value: tuple[Any, ...]) -> int:
-    """A hash of nested tuples of numbers, equal in every process."""
+    """Return a hash of nested tuples of numbers. It is equal in every process."""
     return int.from_bytes(blake2b(marshal.dumps(value, 2), digest_size=8).digest(), "little") >> 4
 
 
@@ -174,13 +175,13 @@ def _is_dead(state: NodeState, envelope: Envelope) -> bool:
         return not (kind == VOTE_REPLY and fields[2])
     if term > durable_term or term != state.term:
         return False
-    # Nobody becomes candidate, or leader, of a term that is on his disk already and that he does not lead now.
+    # A node never becomes candidate or leader of a term that is already on its disk. It can only be one now.
     if kind == VOTE_REPLY:
         return not fields[2] and (state.role != Role.CANDIDATE or not fields[1])
     return kind != TIMEOUT_NOW and state.role != Role.LEADER
 
 
-# ---------------------------------------------------------------- other names
+# ---------------------------------------------------------------- renaming
 
 
 def _name(node: int, renaming: Renaming) -> int:
@@ -198,13 +199,13 @@ def _log(log: Log, renaming: Renaming) -> Log:
 
 
 def rename_envelope(envelope: Envelope, renaming: Renaming) -> Envelope:
-    """The envelope with the nodes called otherwise."""
+    """Return the envelope with renamed nodes."""
     sender, to, kind, fields, entries = envelope
     return renaming[sender], renaming[to], kind, fields, _log(entries, renaming)
 
 
 def rename_history(history: History, renaming: Renaming) -> History:
-    """The history with the nodes called otherwise."""
+    """Return the history with renamed nodes."""
     leaders, committed = history
     return History(
         tuple(_name(leader, renaming) for leader in leaders),
@@ -218,7 +219,7 @@ def _rename_held(held: Held, renaming: Renaming) -> Held:
 
 
 def rename_node(state: NodeState, renaming: Renaming) -> NodeState:
-    """The state with the nodes called otherwise."""
+    """Return the state with renamed nodes."""
     peers: list[PeerState] = sorted((renaming[peer[0]], *peer[1:]) for peer in state.progress)
     return state._replace(
         me=renaming[state.me],

@@ -1,8 +1,16 @@
-"""Witness of a whole world: checks that it keeps every promise after a step, given what the step did.
+"""Witness of a whole world: it checks every promise after a step, given the events of the step.
 
-Election safety, leader completeness, log matching, state machine safety, durability on a majority, acknowledgements
-that equal the leader's log, no truncation of what is committed: the invariants of `dledger_sim.log.invariants`, which
-judges bytes on simulated disks.  What concerns one node alone is judged where it happens, in `driver`.
+The promises are the invariants of `dledger_sim.log.invariants`, which judges bytes on simulated disks:
+
+- election safety
+- leader completeness
+- log matching
+- state machine safety
+- durability on a majority
+- acknowledgements that equal the leader's log
+- no truncation of committed entries
+
+`driver` judges the promises that concern a single node.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def judge(tables: Tables, nodes: tuple[int, ...], place: int, seen: tuple[Seen, ...], history: History) -> History:
-    """Raise `Violation` if a promise is broken, or return the history with what the step adds."""
+    """Raise `Violation` if a promise is broken. Otherwise return the history with the step's additions."""
     states = [tables.nodes.values[node] for node in nodes]
     me = states[place]
     for what in seen:
@@ -60,7 +68,7 @@ def _check_leader(me: NodeState, term: int, history: History) -> History:
         held = me.log[index] if index < len(me.log) else None
         require(
             committed_in >= term or held == (entry_term, mask),
-            "a leader holds what was committed in earlier terms",
+            "a leader holds all entries that were committed in earlier terms",
             leader=NAMES[me.me],
             term=term,
             index=index,
@@ -93,13 +101,13 @@ def _check_commit(states: list[NodeState], me: NodeState, seen: Seen, history: H
         ]
         require(
             2 * len(holders) > voters.bit_count(),
-            "what is committed lies on the platters of a majority",
+            "a committed entry is on the platters of a majority",
             index=index,
             holders=holders,
             voters=voters.bit_count(),
         )
         committed = (*committed, (*entry, me.term))
-    require(seen.last < len(me.log), "only entries that are held are committed", index=seen.last, held=len(me.log))
+    require(seen.last < len(me.log), "a node commits only entries that it holds", index=seen.last, held=len(me.log))
     return history._replace(committed=committed)
 
 
@@ -133,7 +141,7 @@ def _check_acknowledgement(states: list[NodeState], me: NodeState, seen: Seen, h
 
 
 def show(log: Log) -> str:
-    """A log's terms; a membership entry with its voters."""
+    """Return the terms of a log as text. Membership entries have their voters."""
     return "[" + " ".join(f"{term}" if not mask else f"{term}:{_names(mask)}" for term, mask in log) + "]"
 
 

@@ -1,8 +1,8 @@
-"""A world: a few nodes, what is in flight between them, and what may still happen.
+"""World of the exploration: a few nodes, the messages in flight between them, and the budgets of further steps.
 
-Its steps are, for any node, what its core does by itself (`driver.Move`), and for any message in flight: it is
-delivered, it is lost, it is delivered and stays in flight.  A message that is sent while one like it is in flight is
-taken for the same one: the other is as good as lost, or as a duplicate.
+A step is something that a core does by itself (`driver.Move`), or something that happens to a message in flight. The
+message is delivered, lost, or delivered and kept as a duplicate. If an equal message is already in flight, a new
+message is merged with it. This is the same as losing the new message, or a duplicate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DELIVER, DROP, DUPLICATE = "deliver", "drop", "deliver, and keep a duplicate of,
 
 
 class World(NamedTuple):
-    """All in numbers of `Tables`; `envelopes` ascend."""
+    """World in numbers of `Tables`. `envelopes` ascend."""
 
     nodes: tuple[int, ...]
     envelopes: tuple[int, ...]
@@ -31,7 +31,7 @@ class World(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Something that happens: to a node, or to an envelope."""
+    """Event that happens to a node or to an envelope."""
 
     node: int
     move: Move | None = None
@@ -39,8 +39,8 @@ class Step(NamedTuple):
     how: str = ""
 
 
-class BrokenWorld(Exception):  # noqa: N818 - what a search comes to, not an error of the program
-    """A step that breaks a promise; `result` is what it did all the same."""
+class BrokenWorld(Exception):  # noqa: N818 - an outcome of a search, not an error of the program
+    """A step breaks a promise. `result` has its effects all the same."""
 
     def __init__(self, step: Step, result: Result, promise: str) -> None:
         super().__init__(step, result, promise)
@@ -50,27 +50,28 @@ class BrokenWorld(Exception):  # noqa: N818 - what a search comes to, not an err
 
 
 class Worlds:
-    """All worlds within some bounds."""
+    """Worlds within some bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.in_flight = bounds.in_flight
-        """Most messages in flight; a script lifts it for as long as it plays."""
+        """Maximum number of messages in flight. A script lifts the limit while it plays."""
         self.tables = Tables(bounds)
         self._renamings: dict[tuple[int, ...], tuple[Renaming, ...]] = {}
 
     def first(self) -> World:
-        """Nobody has done anything."""
+        """Return the world in which no node has done anything."""
         states = (first_state(node, self.bounds.members) for node in range(self.bounds.nodes))
         nodes = tuple(self.tables.nodes.of(state) for state in states)
         history = self.tables.histories.of(History((-1,) * (self.bounds.terms + 1), ()))
         return World(nodes, (), history, self.bounds.budgets)
 
     def successors(self, world: World) -> Iterator[tuple[Step, World]]:
-        """Everything that can happen next.  Raises `BrokenWorld`."""
+        """Yield everything that can happen next. Raises `BrokenWorld`."""
         tables, budgets = self.tables, world.budgets
         left = budgets[CRASHES] > 0
-        # With several, any may be first: what it sends may fill the network, and the names of nodes decide nothing.
+        # Any of several urgent nodes may go first: its messages may fill the network, and names of nodes must decide
+        # nothing.
         urgent = {place for place, node in enumerate(world.nodes) if tables.is_urgent(node, crashes_left=left)}
         for place, node in enumerate(world.nodes):
             if urgent and place not in urgent:
@@ -82,7 +83,7 @@ class Worlds:
                     result = tables.step(node, move)
                     if result.node != node or result.sent or result.broken:
                         step = Step(place, move)
-                        for after in self._after(world, step, result, world.envelopes, move.budget):
+                        for after in self._iter_worlds_after(world, step, result, world.envelopes, move.budget):
                             yield step, after
         for at, envelope in enumerate(() if urgent else world.envelopes):
             place = tables.envelopes.values[envelope][1]
@@ -90,11 +91,11 @@ class Worlds:
             result = tables.step(node, envelope)
             others = world.envelopes[:at] + world.envelopes[at + 1 :]
             step = Step(place, None, envelope, DELIVER)
-            for after in self._after(world, step, result, others, FREE):
+            for after in self._iter_worlds_after(world, step, result, others, FREE):
                 yield step, after
             if budgets[DUPLICATES] and (result.node != node or result.sent):
                 step = Step(place, None, envelope, DUPLICATE)
-                for after in self._after(world, step, result, world.envelopes, DUPLICATES):
+                for after in self._iter_worlds_after(world, step, result, world.envelopes, DUPLICATES):
                     yield step, after
             if budgets[DROPS]:
                 yield (
@@ -102,7 +103,7 @@ class Worlds:
                     world._replace(envelopes=others, budgets=_spend(budgets, DROPS)),
                 )
 
-    def _after(
+    def _iter_worlds_after(
         self, world: World, step: Step, result: Result, envelopes: tuple[int, ...], budget: int
     ) -> Iterator[World]:
         tables, place = self.tables, step.node
@@ -128,9 +129,9 @@ class Worlds:
     def _in_flight(
         self, nodes: tuple[int, ...], place: int, envelopes: tuple[int, ...], sent: tuple[int, ...]
     ) -> Iterator[tuple[int, ...]]:
-        """What is in flight after a node's step, without what can have no effect any more.
+        """Yield the messages in flight after a node's step, without messages that can have no effect any more.
 
-        Where not all that is sent has room, every choice of what has.
+        If there is no room for all new messages, yield every choice of messages that have room.
         """
         tables = self.tables
         values, limit = tables.envelopes.values, self.in_flight
@@ -152,7 +153,7 @@ class Worlds:
             yield tuple(sorted((*kept, *chosen)))
 
     def canonical_hash(self, world: World) -> int:
-        """Equal for worlds that differ in nothing but what their nodes are called."""
+        """Return a hash that is equal for worlds that differ only in the names of their nodes."""
         signatures = [*map(self.tables.signatures.__getitem__, world.nodes)]
         places = tuple(map(sorted(signatures).index, signatures))
         renamings = self._renamings.get(places)
@@ -172,7 +173,7 @@ class Worlds:
 
 
 def _renamings(places: tuple[int, ...]) -> Iterator[Renaming]:
-    """The renamings that sort nodes; those whose signatures are equal have the same place, that of the first."""
+    """Yield the renamings that sort the nodes. Nodes with equal signatures share a place, that of the first."""
     ordered = sorted(places)
     for renaming in permutations(range(len(places))):
         if all(ordered[renaming[node]] == place for node, place in enumerate(places)):

@@ -1,6 +1,6 @@
-"""Faults as values: injected, and healed after their time.
+"""Faults as values: they are injected, and healed after their time.
 
-`inject` returns False if the fault makes no sense now (the node is down already, nobody leads, …).
+`inject` returns False if the fault makes no sense now: the node is down already, there is no leader, …
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from dledger_sim.log.faults.disks import (
+    BadSector,
     BitFlip,
     DiskError,
     FlipRecord,
     FullDisk,
+    HangingCall,
+    HangingDisk,
     LoseFiles,
     LoseSegment,
     OldCopy,
@@ -23,11 +26,12 @@ from dledger_sim.log.faults.links import ClientCut, Cut, Deposed, Partition, Slo
 from dledger_sim.log.faults.machines import ClockDrift, ClockJump, Crash, Kill, LongPause, Pause, PowerCut
 from dledger_sim.log.faults.members import Change, Reinstall, Reshape
 from dledger_sim.log.faults.operations import AcceptLoss, Drain, Remove, RollingRestart, Transfer, Trim
+from dledger_sim.log.faults.views import RotView
 from dledger_sim.log.group import SimGroup
 
 
 class Fault(Protocol):
-    """Something that goes wrong for a while."""
+    """Fault that lasts for a while."""
 
     @property
     def duration_s(self) -> float: ...
@@ -70,13 +74,18 @@ _TYPES: Final[tuple[type[Fault], ...]] = (
     AcceptLoss,
     Usurped,
     FlipRecord,
+    RotView,
+    BadSector,
+    HangingDisk,
+    HangingCall,
 )
 FAULTS: Final = {fault.__name__: fault for fault in _TYPES}
-"""Every fault by the name of its class."""
+"""All faults, by the name of the class."""
 
 __all__ = [
     "FAULTS",
     "AcceptLoss",
+    "BadSector",
     "BitFlip",
     "Change",
     "ClientCut",
@@ -90,6 +99,8 @@ __all__ = [
     "Fault",
     "FlipRecord",
     "FullDisk",
+    "HangingCall",
+    "HangingDisk",
     "Kill",
     "LongPause",
     "LoseFiles",
@@ -102,6 +113,7 @@ __all__ = [
     "Remove",
     "Reshape",
     "RollingRestart",
+    "RotView",
     "SlowClose",
     "SlowDisk",
     "SlowLinks",

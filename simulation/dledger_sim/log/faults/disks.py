@@ -1,4 +1,4 @@
-"""Faults of disks.  One that makes a node forget what it promised is only injected while everybody else remembers."""
+"""Faults of disks. A fault that makes a node forget promises is injected only while all others remember theirs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from itertools import permutations
 
 from dledger.replica.opening import LOG_DIRECTORIES
 from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
+from dledger.testing.inodes import PAGE_BYTES
 from dledger_sim.log.group import SimGroup, SimNode
 
 
 @dataclass(frozen=True, slots=True)
 class SlowDisk:
-    """Syncs take up to seconds."""
+    """Slow disk: syncs take up to seconds."""
 
     node: str
     sync_s: float
@@ -28,10 +29,52 @@ class SlowDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class Usurped:
-    """A node with a slow disk is cut off for `cut_off_s`: if it leads, what it is syncing is void when it is back.
+class HangingDisk:
+    """Hung disk: calls by works of some lanes get no answer, so the works stop where they are."""
 
-    So the sync that is under way ends behind the truncation, and others begin with what came instead.
+    node: str
+    lanes: tuple[str, ...]
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.life is None or node.hung_lanes:
+            return False
+        node.hung_lanes = self.lanes
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].hung_lanes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HangingCall:
+    """Hung call: one kind of call gets no answer, for files whose paths have a prefix. Works stop in the middle there.
+
+    It strikes only nodes whose works are interrupted at their disk calls.
+    """
+
+    node: str
+    operation: str
+    prefix: str
+    duration_s: float
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if node.life is None or group.threads is None or node.hung_call is not None:
+            return False
+        node.hung_call = self.operation, self.prefix
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.nodes[self.node].hung_call = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usurped:
+    """Leader with a slow disk that is cut off for `cut_off_s`. The entries that it is syncing are void when it is back.
+
+    So the sync under way ends after the truncation, and later syncs cover the replacements.
     """
 
     node: str
@@ -62,9 +105,10 @@ class Usurped:
 
 @dataclass(frozen=True, slots=True)
 class FullDisk:
-    """No space is left but a little, and others take what is given back.
+    """Full disk: little space is left, and other programs take freed space at once.
 
-    For `cut_off_s` of that time these nodes hear nobody: a leader then fills its log with what others replace later.
+    For `cut_off_s` of that time these nodes receive no messages. A leader then fills its log with entries that others
+    replace later.
     """
 
     nodes: tuple[str, ...]
@@ -96,9 +140,9 @@ class FullDisk:
 
 @dataclass(frozen=True, slots=True)
 class DiskError:
-    """The next write or sync of a kind of file fails; the node dies of it and starts again.
+    """Disk error: the next write or sync of a kind of file fails. The node dies of it and restarts.
 
-    Of a `torn` write the first half is in the page cache.
+    The first half of a `torn` write is in the page cache.
     """
 
     node: str
@@ -128,7 +172,7 @@ class DiskError:
 
 
 def _may_rot(group: SimGroup, node: SimNode) -> bool:
-    """Everybody else remembers everything, and nothing else is rotten."""
+    """Return whether all others remember everything, and no other node has rotten files."""
     others_rot = any(other.rotten for other in group.nodes.values() if other is not node)
     whole = group.healthy() and group.can_spare(node.name)
     return node.life is not None and whole and not others_rot and not group.damaged
@@ -136,7 +180,7 @@ def _may_rot(group: SimGroup, node: SimNode) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BitFlip:
-    """A bit of a node's files rots, of a stopped one or, with `running`, under its eyes."""
+    """Flipped bit in a file of a stopped node, or with `running` of a running node."""
 
     node: str
     where: float
@@ -152,16 +196,65 @@ class BitFlip:
             node.rotten_below = node.life.replica.store.end_position
         else:
             group.kill(self.node)
-        files = [path for path in node.disk.paths() if path.startswith(self.prefix)]
-        sizes = [node.disk.durable_size(path) for path in files]
-        byte = int(self.where * sum(sizes))
-        for path, size in zip(files, sizes, strict=True):
-            if byte < size:
-                node.disk.flip_bit(path, byte * 8 + int(self.where * 1e6) % 8)
-                node.rotten = True
-                group.witness.amnesia(self.node)
-                break
-            byte -= size
+        found = _byte_of(node, self.prefix, self.where)
+        if found is not None:
+            path, byte = found
+            node.disk.flip_bit(path, byte * 8 + int(self.where * 1e6) % 8)
+            node.rotten = True
+            group.witness.amnesia(self.node)
+        return True
+
+    def heal(self, group: SimGroup) -> None:
+        group.start(self.node)
+
+
+def _byte_of(node: SimNode, prefix: str, where: float) -> tuple[str, int] | None:
+    """Return a byte of a node's files of a kind, or None if these are empty."""
+    files = [path for path in node.disk.paths() if path.startswith(prefix)]
+    sizes = [node.disk.durable_size(path) for path in files]
+    byte = int(where * sum(sizes))
+    for path, size in zip(files, sizes, strict=True):
+        if byte < size:
+            return path, byte
+        byte -= size
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class BadSector:
+    """Unreadable page in the log or the indexes of a stopped node, or with `running` of a running node.
+
+    It is judged as rot is. On a running node the segment in which the log ends is spared: the system has that segment
+    in memory.
+    """
+
+    node: str
+    where: float
+    prefix: str
+    duration_s: float
+    running: bool = False
+
+    def inject(self, group: SimGroup) -> bool:
+        node = group.nodes[self.node]
+        if not _may_rot(group, node) or node.disk.faults or node.life is None:
+            return False
+        end = node.life.replica.store.end_position
+        size = group.settings.segment_bytes
+        if not self.running:
+            group.kill(self.node)
+        found = _byte_of(node, self.prefix, self.where)
+        if found is None:
+            return not self.running
+        path, byte = found
+        if self.running:
+            position = (int(path.rpartition("/")[2]) + byte) // PAGE_BYTES * PAGE_BYTES
+            if path.startswith(LOG_DIRECTORY) and position + PAGE_BYTES > end - end % size:
+                return False
+            node.rotten_below = end
+        node.disk.spoil(path, byte)
+        node.rotten = True
+        group.witness.amnesia(self.node)
+        group.witness.happened[f"unreadable {self.prefix}"] += 1
         return True
 
     def heal(self, group: SimGroup) -> None:
@@ -169,36 +262,47 @@ class BitFlip:
 
 
 AROUND = 64
-"""Bytes on both sides of a bit that rotted: what was written anew there differs, at least in its number or checksum."""
+"""Number of bytes on both sides of a flipped bit that are remembered.
+
+A rewrite changes them: at least number or checksum differ.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FlipRecord:
-    """A bit of one of a node's small files rots, of a stopped one or, with `running`, under its eyes; then it is
-    started anew, or with `found` has to see it while it runs.
+    """Flipped bit in a small file of a stopped node, or with `running` of a running node.
 
-    Each stands twice, or can be made or fetched again: nobody has to help the node, and nothing it serves is wrong.
+    The node is restarted afterwards; with `found` it must see the flip while it runs. Each small file has a second
+    copy, or can be made or fetched again. So the node needs no help, and serves nothing wrong.
     """
 
     node: str
     where: float
     path: str
-    """Of the file, or of the directory of files."""
+    """Path of the file, or of a directory of files."""
     duration_s: float
     running: bool = False
     found: bool = False
+    unreadable: bool = False
+    """True if a sector has gone bad instead of a bit: its page cannot be read."""
 
     def inject(self, group: SimGroup) -> bool:
         node = group.nodes[self.node]
         if not _may_rot(group, node) or any(one.has_flipped_record for one in group.nodes.values()):
             return False
         contents = {path: raw for path, raw in node.disk.image().files.items() if path.startswith(self.path)}
-        said = [(path, byte) for path, raw in contents.items() for byte, value in enumerate(raw) if value]
-        if not said or node.disk.faults:
+        nonzero_bytes = [(path, byte) for path, raw in contents.items() for byte, value in enumerate(raw) if value]
+        if not nonzero_bytes or node.disk.faults:
             return False
         if not self.running:
             group.kill(self.node)
-        path, byte = said[int(self.where * len(said))]
+        path, byte = nonzero_bytes[int(self.where * len(nonzero_bytes))]
+        if self.unreadable:
+            node.disk.spoil(path, byte)
+            node.flipped = (path, byte, b"")
+            group.say(f"a sector of {path} has gone bad")
+            group.witness.happened[f"unreadable {self.path}"] += 1
+            return True
         bit = int(self.where * 1e9) % 8
         node.disk.flip_bit(path, byte * 8 + bit)
         begin = max(0, byte - AROUND)
@@ -215,7 +319,7 @@ class FlipRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoseSegment:
-    """A segment of a stopped node's log is deleted, or with `cut` loses its second half."""
+    """Lost segment in a stopped node's log. With `cut` the segment only loses its second half."""
 
     node: str
     where: float
@@ -246,9 +350,10 @@ class LoseSegment:
 
 @dataclass(frozen=True, slots=True)
 class OldCopy:
-    """A copy of a stopped node's directory is put back after a while, over what it has become.
+    """Old copy of a stopped node's directory, which replaces the newer directory after a while.
 
-    None is made of a group's only voter: with others by then, it would go back to a time when it needed none of them.
+    No copy is made of a group's only voter. The group may have other voters by the time the copy is put back. In the
+    copy it would still need none of them.
     """
 
     node: str
@@ -281,7 +386,7 @@ class OldCopy:
 
 @dataclass(frozen=True, slots=True)
 class Wipe:
-    """A node loses its directory: it comes back as another incarnation."""
+    """Lost directory: the node comes back as another incarnation."""
 
     node: str
     duration_s: float
@@ -298,7 +403,10 @@ class Wipe:
 
 @dataclass(frozen=True, slots=True)
 class LoseFiles:
-    """A node's log, votes and snapshots are deleted; who it is is left.  It must not pass for the member it was."""
+    """Lost files: log, votes and snapshots are deleted, the identity is left.
+
+    The node must not pass for the same member.
+    """
 
     node: str
     duration_s: float

@@ -1,4 +1,4 @@
-"""Faults of the network: between nodes, and between clients and nodes."""
+"""Faults of the network, between nodes and between clients and nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger_sim.log.group import SimGroup
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Directed pairs that hear nothing of each other."""
+    """Partition: directed pairs over which no message arrives."""
 
     pairs: tuple[tuple[str, str], ...]
     duration_s: float
@@ -27,7 +27,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Connections break, and may be made anew at once."""
+    """Broken connections, which may be dialled again at once."""
 
     pairs: tuple[tuple[str, str], ...]
     duration_s: float = 0.0
@@ -38,12 +38,12 @@ class Cut:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """Both sides dial by themselves."""
+        """Do nothing: both sides dial by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLinks:
-    """Messages take longer on some directed pairs."""
+    """Slow links: messages take longer on some directed pairs."""
 
     pairs: tuple[tuple[str, str], ...]
     delay_s: float
@@ -61,7 +61,7 @@ class SlowLinks:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Some directed pairs carry so many bytes a second, on each of their lanes; with 0 everything waits for the end."""
+    """Throttled links: each lane of some directed pairs carries `bytes_s`. At 0 all messages wait for the end."""
 
     pairs: tuple[tuple[str, str], ...]
     bytes_s: float
@@ -79,7 +79,10 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class SlowClose:
-    """Connections of some directed pairs that are lost, for whatever reason, take so long to be noticed."""
+    """Slow closes: a lost connection of some directed pairs is noticed only after `linger_s`.
+
+    This holds for any cause of the loss.
+    """
 
     pairs: tuple[tuple[str, str], ...]
     linger_s: float
@@ -97,9 +100,9 @@ class SlowClose:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """The leader stands still and is cut off from the others, until they have elected another one; then it wakes.
+    """Deposed leader: it is paused and cut off until the others have elected another leader, then wakes.
 
-    It is cut off for a while longer, in which it does not know.  Clients reach it.
+    It stays cut off for a while and does not know of the new leader. Clients reach it.
     """
 
     node: str
@@ -125,7 +128,7 @@ class Deposed:
 
 @dataclass(frozen=True, slots=True)
 class ClientCut:
-    """Clients do not reach some nodes; the nodes reach each other."""
+    """Cut between clients and some nodes. The nodes reach each other."""
 
     nodes: tuple[str, ...]
     duration_s: float

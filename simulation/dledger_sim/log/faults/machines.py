@@ -1,4 +1,4 @@
-"""Faults of whole machines: their processes, power and clocks."""
+"""Faults of whole machines: processes, power and clocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL of some nodes at once, or with `orderly` a stop that says so in the mark."""
+    """SIGKILL of some nodes at once, or with `orderly` a clean stop, which the mark records."""
 
     nodes: tuple[str, ...]
     duration_s: float
@@ -57,9 +57,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class PowerCut:
-    """Power is lost in the middle of whatever the node does: at its n-th disk operation from now.
+    """Power loss in the middle of a node's work: at its n-th disk operation from now.
 
-    With `restart` it is killed first, so that the operations are those of its recovery.
+    With `restart` the node is killed first, so that the operations are those of its recovery.
     """
 
     node: str
@@ -107,14 +107,14 @@ class Pause:
         return bool(lives)
 
     def heal(self, group: SimGroup) -> None:
-        """The pause ends by itself."""
+        """Do nothing: the pause ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongPause:
-    """SIGSTOP of one node for up to a minute, in which other faults strike: as a fault it is over at once.
+    """SIGSTOP of a node for up to a minute, while other faults strike: as a fault it ends at once.
 
-    Only while no other node stands still.
+    It is injected only while no other node is paused.
     """
 
     node: str
@@ -130,12 +130,12 @@ class LongPause:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """The pause ends by itself."""
+        """Do nothing: the pause ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockJump:
-    """A wall clock goes wrong."""
+    """Jump of a wall clock."""
 
     node: str
     by_ms: int
@@ -152,7 +152,7 @@ class ClockJump:
 
 @dataclass(frozen=True, slots=True)
 class ClockDrift:
-    """A wall clock gains or loses `gain` seconds each second, and is set right in the end."""
+    """Drift of a wall clock: it gains or loses `gain` seconds each second, and is corrected at the end."""
 
     node: str
     gain: float

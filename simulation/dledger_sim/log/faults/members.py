@@ -1,4 +1,4 @@
-"""Faults of memberships and installs: changes one behind the other or at the same time, snapshots that nobody needs."""
+"""Faults of memberships and installs: changes in sequence or at once, and snapshots that no node needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dledger_sim.log.group import Life, SimGroup
 
 
 class Change(NamedTuple):
-    """A change of the membership that is asked for `at_s` seconds after the first one."""
+    """Change of the membership that is requested `at_s` seconds after the fault begins."""
 
     at_s: float
     node: str
@@ -23,9 +23,10 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Changes are asked of every node that takes itself for the leader, whether the one before is committed or not.
+    """Changes requested from every node that believes it leads, even if the previous change is not committed.
 
-    With `cut_off` that node hears nobody meanwhile: if it leads, another one soon does so as well.
+    With `cut_off` that node receives no messages in this time. If it leads, another node soon believes that it leads as
+    well.
     """
 
     changes: tuple[Change, ...]
@@ -57,7 +58,10 @@ def _ask(group: SimGroup, change: Change) -> None:
 
 
 def _change(group: SimGroup, life: Life, change: Change) -> None:
-    """Only while every voter is there: what is left of a group that lost one could decide nothing any more."""
+    """Make a change, but only while all voters run.
+
+    A group that has lost a voter could be left unable to decide anything.
+    """
     replica = life.replica
     membership = replica.engine.membership
     member = membership.find(change.node)
@@ -67,7 +71,7 @@ def _change(group: SimGroup, life: Life, change: Change) -> None:
     progress = replica.engine.progress.get(member)
     lags = progress is None or progress.match_index < replica.engine.commit_index
     if change.action == "promote" and (lags or change.node in group.settings.learner_names):
-        return  # nor does anybody promote a member that has no log to vote by
+        return  # no operator promotes a member that lags: it has no log to vote by
     changed = _changed(membership, member, change.action)
     if changed is not None and changed.voters:
         group.witness.happened["membership change asked for"] += 1
@@ -87,7 +91,7 @@ def _changed(membership: Membership, member: ReplicaId, action: str) -> Membersh
 
 @dataclass(frozen=True, slots=True)
 class Reinstall:
-    """The leader sends a member a snapshot although that has what follows it: it believes what it heard long ago."""
+    """Needless snapshot: the leader's stale progress makes it send one to a member that has the entries behind it."""
 
     node: str
     duration_s: float = 0.0
@@ -106,4 +110,4 @@ class Reinstall:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """The leader hears better."""
+        """Do nothing: the leader learns the member's progress from the answers."""

@@ -1,4 +1,4 @@
-"""Operators, who do right and wrong things: members, leadership, restarts, retention."""
+"""Actions of operators, right and wrong: members, leadership, restarts, retention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dledger.replica.joining import without
 from dledger_sim.log.group import SimGroup, SimNode
 
 HAND_OVER_S = 1.0
-"""After so long a node stops although it still leads."""
+"""Time limit in seconds after which a node stops although it still leads."""
 POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """The leader has everybody drop what lies before one of its snapshots."""
+    """Trim: the leader makes all replicas drop everything before one of its snapshots."""
 
     which: float
     duration_s: float = 0.0
@@ -36,15 +36,15 @@ class Trim:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """What is gone is gone."""
+        """Do nothing: trimmed entries do not come back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The leader removes a member, perhaps itself; the group takes it back by itself.
+    """Removal of a member, perhaps of the leader itself. The group takes the member back by itself.
 
-    Only while every voter is there: who removes a live member of three when another one is gone for good has nothing
-    left to decide with.
+    It is injected only while all voters run. If a live member of three is removed while another is permanently gone,
+    the group can decide nothing any more.
     """
 
     node: str
@@ -70,12 +70,12 @@ class Remove:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """The leader adds whoever is configured and connected."""
+        """Do nothing: the leader adds every node that is configured and connected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The leader hands over."""
+    """Transfer of the leadership."""
 
     node: str
     duration_s: float = 0.0
@@ -92,12 +92,12 @@ class Transfer:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """The old leader leads on if the new one does not take over."""
+        """Do nothing: the old leader remains leader if its successor does not take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptLoss:
-    """A node is let vote whose host went down, although a leader might still make it good."""
+    """Accepted loss: a node whose host went down may vote, although a leader might still make the loss good."""
 
     node: str
     duration_s: float = 0.0
@@ -110,14 +110,14 @@ class AcceptLoss:
         return True
 
     def heal(self, group: SimGroup) -> None:
-        """What is lost is lost."""
+        """Do nothing: an accepted loss is final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A node leaves so that clients notice nothing: it hands over, they go elsewhere, it goes on for a while and stops.
+    """Drain of a node so that clients notice nothing. It hands over, clients leave, and it stops after a while.
 
-    It starts again in the end.
+    It starts again at the end.
     """
 
     node: str
@@ -130,7 +130,7 @@ class Drain:
         if life is None or life.stopping or self.node in group.leaving:
             return False
         group.leaving[self.node] = life
-        if _leads(node):
+        if _is_leading(node):
             call_on(node, lambda: life.replica.transfer(None))
         call_on(node, life.service.leave)
 
@@ -150,9 +150,9 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart:
-    """One node after the other hands over, stops, starts, and has caught up before the next one stops.
+    """Rolling restart: each node hands over, stops, starts, and catches up before the next node stops.
 
-    One goes on at a time; it ends where it stands when its time is up.
+    Only one rolling restart is under way at a time. It ends at any point when its time is up.
     """
 
     nodes: tuple[str, ...]
@@ -173,32 +173,34 @@ class RollingRestart:
 
 
 class _Restart:
-    """A rolling restart that goes on as long as it is the group's."""
+    """Rolling restart that continues while it is the group's present restart."""
 
     def __init__(self, group: SimGroup, names: Sequence[str], down_s: float) -> None:
         self._group = group
-        self._left = deque(names)
+        self._nodes_left = deque(names)
         self._down_s = down_s
 
     def next(self) -> None:
         """Let the next node hand over, stop and start."""
-        if not self._left:
+        if not self._nodes_left:
             self._group.witness.happened["rolling restart finished"] += 1
             return
-        node = self._group.nodes[self._left.popleft()]
-        if _leads(node) and node.life is not None:
+        node = self._group.nodes[self._nodes_left.popleft()]
+        if _is_leading(node) and node.life is not None:
             replica = node.life.replica
             call_on(node, lambda: replica.transfer(None))
         deadline = self._group.scheduler.now + HAND_OVER_S
-        self._once(lambda: not _leads(node) or self._group.scheduler.now >= deadline, lambda: self._stop(node))
+        self._continue_when(
+            lambda: not _is_leading(node) or self._group.scheduler.now >= deadline, lambda: self._stop_node(node)
+        )
 
-    def _stop(self, node: SimNode) -> None:
+    def _stop_node(self, node: SimNode) -> None:
         life = node.life
         self._group.stop(node.name)
-        back = partial(self._group.scheduler.after, self._down_s, lambda: self._start(node))
-        self._once(lambda: node.life is None or node.life is not life, back)
+        back = partial(self._group.scheduler.after, self._down_s, lambda: self._start_node(node))
+        self._continue_when(lambda: node.life is None or node.life is not life, back)
 
-    def _start(self, node: SimNode) -> None:
+    def _start_node(self, node: SimNode) -> None:
         leader = self._group.leader
         committed = -1 if leader is None or leader.replica is None else leader.replica.engine.commit_index
 
@@ -210,24 +212,24 @@ class _Restart:
                 and replica.applied_index >= committed
             )
 
-        self._once(caught_up, self.next)
+        self._continue_when(caught_up, self.next)
 
-    def _once(self, holds: Callable[[], bool], go_on: Callable[[], object]) -> None:
-        """Go on as soon as something holds."""
+    def _continue_when(self, holds: Callable[[], bool], callback: Callable[[], object]) -> None:
+        """Continue as soon as a condition holds."""
         if self._group.restart is not self:
             return
         if holds():
-            go_on()
+            callback()
         else:
-            self._group.scheduler.after(POLL_S, lambda: self._once(holds, go_on))
+            self._group.scheduler.after(POLL_S, lambda: self._continue_when(holds, callback))
 
 
-def _leads(node: SimNode) -> bool:
+def _is_leading(node: SimNode) -> bool:
     return node.life is not None and node.life.replica.is_ready
 
 
 def call_on(node: SimNode, work: Callable[[], object]) -> None:
-    """Do something on a running node's event loop; that it refuses is no fault of anybody's."""
+    """Do work on a running node's event loop. A refusal is not an error."""
 
     def attempt() -> None:
         try:

@@ -1,7 +1,7 @@
-"""Known bugs, to be switched on one by one: a simulator that does not catch them proves nothing.
+"""Known bugs, to be switched on one by one. A simulator that does not catch them proves nothing.
 
-Each replaces one or two small functions of the real code from outside, and puts them back afterwards.  The modules
-beside this one list those of the log; `apply` puts one into a real process.
+Each replaces one or two small functions of the real code from outside, and restores them afterwards. The other modules
+of this package list the bugs of the log. `apply` puts a bug into a real process.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dledger_sim.log.mutants import (
     changes,
     core,
     durability,
+    limits,
     members,
     modes,
+    names,
     replica,
     rewriting,
     rot,
+    sectors,
     space,
     starts,
     store,
@@ -41,11 +44,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **transfers.CATALOGUE,
     **threads.CATALOGUE,
     **rot.CATALOGUE,
+    **sectors.CATALOGUE,
+    **limits.CATALOGUE,
+    **names.CATALOGUE,
 }
 
 
 def apply(name: str) -> None:
-    """Put a bug into this process for good.  Raises `KeyError` if there is none of that name."""
+    """Put a bug permanently into this process. Raises `KeyError` if there is no bug of that name."""
     MUTANTS[name].apply()
 
 

@@ -1,4 +1,4 @@
-"""Bugs of what clients are told: operations, reads, refusals."""
+"""Bugs of the answers to clients: operations, reads, refusals."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _real_role_changed = Leading.role_changed
 
 CATALOGUE.add(
     "contexts-kept-at-step-down",
-    "who leads no more tells what it has lost track of",
+    "a leader that steps down reports the proposals that it has lost track of",
     (Leading, "role_changed", _keep_the_contexts),
 )
 
 
 def _keep_what_is_staged(self: Leading) -> None:
-    self._completions.add(partial(self._lose_track, []))
+    self._completions.add(partial(self._report_dropped, []))
 
 
 CATALOGUE.add(
     "staged-kept-at-step-down",
-    "who leads no more proposes nothing that was staged before",
+    "a leader that steps down proposes nothing that was staged before",
     (Leading, "drop", _keep_what_is_staged),
 )
 
@@ -49,7 +49,7 @@ def _drop_and_keep(self: Contexts) -> list[object]:
 
 CATALOGUE.add(
     "contexts-dropped-again",
-    "what was dropped is never applied, nor dropped again",
+    "a dropped proposal is never applied, nor dropped again",
     (Contexts, "drop", _drop_and_keep),
 )
 
@@ -64,7 +64,7 @@ _real_applied = ReadWaiters.applied
 
 CATALOGUE.add(
     "read-one-entry-early",
-    "a read waits until its index is applied, not the one before",
+    "a read waits until its own index is applied, not the index before it",
     (ReadWaiters, "applied", _one_entry_early),
 )
 
@@ -81,7 +81,7 @@ def _read_what_is_known(self: Raft, now: float) -> int | None:
 
 CATALOGUE.add(
     "read-before-own-commit",
-    "a new leader reads once an entry of its own term is committed",
+    "a new leader serves reads only after an entry of its own term is committed",
     (Raft, "read_index", _read_what_is_known),
 )
 
@@ -94,6 +94,6 @@ def _keep_the_first_end(self: Leading, index: int) -> None:
 
 CATALOGUE.add(
     "busy-for-ever",
-    "what is committed waits for a majority no more",
-    (Leading, "committed", _keep_the_first_end),
+    "committed entries no longer count as waiting for a majority",
+    (Leading, "note_committed", _keep_the_first_end),
 )

@@ -1,4 +1,4 @@
-"""Catalogue of known bugs, with the way each one is switched on."""
+"""Catalogue of known bugs, with the way in which each is switched on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import ModuleType
 
 Patch = tuple[type | ModuleType, str, object]
-"""Class or module, name of what is replaced, and by what."""
+"""Class or module, the name to replace, and the replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug: the promise it breaks, the scenario that is to catch it, and what it replaces by what.
+    """Known bug: the promise that it breaks, the scenario that must catch it, and its patches.
 
-    `schedule` is a story written for it, which fails with it; seeds find some bugs rarely.
+    `schedule` is a schedule written for the bug, which fails with it. Seeds find some bugs rarely.
     """
 
     name: str
@@ -25,13 +25,13 @@ class Mutant:
     schedule: Callable[[], None] | None = None
 
     def apply(self) -> None:
-        """Put the bug into this process for good."""
+        """Put the bug permanently into this process."""
         for owner, name, replacement in self.patches:
             setattr(owner, name, replacement)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The bug is in the code inside this context."""
+        """Apply the bug to the code inside this context."""
         originals = [(owner, name, vars(owner)[name]) for owner, name, _ in self.patches]
         self.apply()
         try:
@@ -42,7 +42,7 @@ class Mutant:
 
 
 class Catalogue(dict[str, Mutant]):
-    """Mutants by name, for one scenario unless they say for which other one."""
+    """Mutants by name. They belong to the catalogue's scenario unless they name another."""
 
     def __init__(self, scenario: str) -> None:
         super().__init__()
@@ -56,5 +56,5 @@ class Catalogue(dict[str, Mutant]):
         schedule: Callable[[], None] | None = None,
         scenario: str | None = None,
     ) -> None:
-        """List a mutant."""
+        """Add a mutant."""
         self[name] = Mutant(name, breaks, scenario or self._scenario, patches, schedule)

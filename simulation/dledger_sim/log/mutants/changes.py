@@ -1,6 +1,6 @@
-"""Bugs of memberships that change quickly, and of snapshots and installs across the changes."""
+"""Bugs of quick membership changes, and of snapshots and installs across such changes."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ CATALOGUE = Catalogue("modes")
 
 CATALOGUE.add(
     "second-membership-change",
-    "a membership change waits for the one before",
+    "a membership change waits for the previous change",
     (Raft, "can_change_membership", property(lambda self: self.own_term_committed)),
 )
 
@@ -48,7 +48,7 @@ _real_truncate = LogTable.truncate
 
 CATALOGUE.add(
     "membership-kept-by-truncation",
-    "a membership whose entry is void is in force no more",
+    "a membership whose entry is void is no longer in force",
     (LogTable, "truncate", _truncate_but_the_members),
 )
 
@@ -72,7 +72,7 @@ _real_init = LogTable.__init__
 
 CATALOGUE.add(
     "start-forgets-changes",
-    "a start goes by the last membership in its log",
+    "a start uses the last membership in its log",
     (LogTable, "__init__", _begin_with_the_base),
 )
 
@@ -91,7 +91,7 @@ _real_reset = LogTable.reset
 
 CATALOGUE.add(
     "install-keeps-membership",
-    "a log that begins behind a snapshot goes by the membership of the snapshot",
+    "a log that begins behind a snapshot uses the membership of the snapshot",
     (LogTable, "reset", _reset_but_the_members),
 )
 
@@ -113,7 +113,7 @@ _real_on_install = Raft._on_install
 
 CATALOGUE.add(
     "install-drops-what-follows",
-    "a snapshot whose last entry is in the log takes nothing from behind it",
+    "a snapshot whose last entry is in the log removes no entries behind that entry",
     (Raft, "_on_install", _always_replace),
     schedule=install_inside_the_log,
 )
@@ -127,7 +127,7 @@ def _verify_all(self: Raft, sender: ReplicaId, message: InstallSnapshot) -> None
 
 CATALOGUE.add(
     "install-verifies-all",
-    "a snapshot says nothing of what the log has behind its last entry",
+    "a snapshot does not vouch for entries behind its last entry",
     (Raft, "_on_install", _verify_all),
     schedule=install_inside_the_log,
 )

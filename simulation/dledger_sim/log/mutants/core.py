@@ -47,7 +47,9 @@ def _commit_counting_members(self: Raft, now: float) -> None:
     _commit(self, _quorum_index(self, self.table.membership.members, self.durable_index), now)
 
 
-CATALOGUE.add("learners-count", "learners count for nothing", (Raft, "_advance_commit", _commit_counting_members))
+CATALOGUE.add(
+    "learners-count", "learners do not count towards a majority", (Raft, "_advance_commit", _commit_counting_members)
+)
 
 
 def _commit_of_any_term(self: Raft, now: float) -> None:
@@ -56,7 +58,7 @@ def _commit_of_any_term(self: Raft, now: float) -> None:
 
 CATALOGUE.add(
     "commit-older-term",
-    "only entries of the own term are committed by counting (figure 8)",
+    "only entries of the current term are committed by counting (figure 8)",
     (Raft, "_advance_commit", _commit_of_any_term),
     schedule=core_schedules.figure_8,
 )
@@ -82,7 +84,7 @@ def _follow_commit_to_the_end(self: Raft, leader_commit: int) -> None:
 
 CATALOGUE.add(
     "follower-commits-last-index",
-    "a follower commits only what this term's leader has verified, for heartbeats overtake appends",
+    "a follower commits only entries that this term's leader has verified, because heartbeats overtake appends",
     (Raft, "_learn_commit", _follow_commit_to_the_end),
     schedule=core_schedules.overtaking_heartbeat,
 )
@@ -92,7 +94,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "ack-before-sync",
-    "an acknowledgement names what is durable",
+    "an acknowledgement covers only durable entries",
     (Raft, "_match_index", property(lambda self: self.verified_index)),
 )
 
@@ -106,7 +108,7 @@ def _keep_verified(self: Raft, term: int, vote: ReplicaId | None) -> None:
 
 CATALOGUE.add(
     "stale-acknowledgement",
-    "what an older leader verified is not acknowledged to the next one",
+    "entries that an older leader verified are not acknowledged to the next leader",
     (Raft, "_set_hard_state", _keep_verified),
     schedule=core_schedules.stale_acknowledgement,
 )
@@ -203,11 +205,11 @@ def _vote_again(self: Raft, sender: ReplicaId, request: VoteRequest, now: float)
     _real_on_vote_request(self, sender, request, now)
 
 
-_real_on_vote_request = Raft._on_vote_request  # noqa: SLF001 - what is patched is what is private
+_real_on_vote_request = Raft._on_vote_request  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "vote-twice",
-    "nobody votes twice in a term",
+    "no node votes twice in a term",
     (Raft, "_on_vote_request", _vote_again),
     schedule=core_schedules.vote_of_a_longer_log,
 )
@@ -233,7 +235,7 @@ def _vote_if_member(self: Raft, sender: ReplicaId, request: VoteRequest, now: fl
 
 CATALOGUE.add(
     "member-only-votes",
-    "a replica whose last entries may be void votes whether or not they list it",
+    "a replica whose last entries may be void votes, whether or not they list it as a voter",
     (Raft, "_on_vote_request", _vote_if_member),
     schedule=memberships.void_removal,
 )
@@ -280,7 +282,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "unread-membership",
-    "a replica that cannot read who the voters are counts no votes",
+    "a replica that cannot read the list of voters counts no votes",
     (LogTable, "membership_is_known", True),
     schedule=memberships.unread_membership,
 )
@@ -294,7 +296,7 @@ def _never_again(self: Raft, to: ReplicaId, term: int, now: float) -> None:
 
 CATALOGUE.add(
     "snapshot-sent-once",
-    "a follower that could not take a snapshot gets another one",
+    "a follower that could not take a snapshot is sent another snapshot",
     (Raft, "snapshot_sent", _never_again),
     schedule=core_schedules.snapshot_without_effect,
 )

@@ -1,11 +1,10 @@
-"""Bugs of what is to be durable before something else relies on it."""
+"""Bugs of durability: data that must be durable before other code relies on it."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 from __future__ import annotations
 
 import msgspec
 
-from dledger.checksum import crc32
 from dledger.replica.removal import Remover
 from dledger.store import hardstate, reset, rewriting
 from dledger.store.commit import SavedCommit
@@ -15,9 +14,10 @@ from dledger.store.log import LogStore
 from dledger.store.mark import DurableMark
 from dledger.store.rewriting import Cut
 from dledger.store.slots import SlotFile
-from dledger.store.snapshots import _CHUNK, _COUNTS, _U32, DIRECTORY, SnapshotStore, SnapshotWriter, _path
+from dledger.store.snapshots import _CHUNK, _COUNTS, _U32, DIRECTORY, SnapshotStore, SnapshotWriter, snapshot_path
 from dledger.store.sync import SyncTicket
 from dledger.types import HardState, SnapshotMeta
+from dledger_base.checksum import crc32
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("log")
@@ -26,7 +26,7 @@ CATALOGUE = Catalogue("log")
 
 
 def _finish(writer: SnapshotWriter, *, synced: bool, named: bool) -> SnapshotMeta:
-    """What `SnapshotWriter.commit` does, but for what is left out."""
+    """Commit a snapshot as `SnapshotWriter.commit` does, but leave out the sync or the sync of the directory."""
     counts = _COUNTS.pack(writer._chunks, writer._bytes)
     writer._put(_CHUNK.pack(0, crc32(_U32.pack(writer._meta_crc), crc32(counts))) + counts)
     file, writer._file = writer._file, None
@@ -37,7 +37,7 @@ def _finish(writer: SnapshotWriter, *, synced: bool, named: bool) -> SnapshotMet
             file.datasync()
     finally:
         file.close()
-    writer._disk.rename(writer._temporary, _path(writer.meta.position))
+    writer._disk.rename(writer._temporary, snapshot_path(writer.meta.position))
     if named:
         writer._disk.sync_dir(DIRECTORY)
     writer._store.add(writer.meta)
@@ -51,7 +51,7 @@ CATALOGUE.add(
 )
 CATALOGUE.add(
     "snapshot-name-not-synced",
-    "a snapshot's name is durable before anything relies on it",
+    "a snapshot's name is durable before anything relies on the snapshot",
     (SnapshotWriter, "commit", lambda self: _finish(self, synced=True, named=False)),
 )
 
@@ -105,7 +105,7 @@ _real_take_cut = LogStore.take_cut
 
 CATALOGUE.add(
     "durable-end-not-lowered",
-    "the durable end falls with a truncation",
+    "a truncation lowers the durable end",
     (LogStore, "take_cut", _truncate_but_durable),
 )
 
@@ -120,21 +120,21 @@ _real_finish_sync = LogStore.finish_sync
 
 CATALOGUE.add(
     "sync-counts-what-came-later",
-    "a sync vouches for what was written when it began, and for no more",
+    "a sync vouches only for bytes that were written before it began",
     (LogStore, "finish_sync", _count_what_came_later),
 )
 
 
 def _remove_at_once(self: Remover) -> None:
-    if not self._running and self._store.leftovers.due:
-        self._running = True
-        self._store.leftovers.vouch(self._store.leftovers.dropped)
-        self._mark_synced(None)
+    if not self._is_running and self._store.leftovers.due:
+        self._is_running = True
+        self._store.leftovers.note_mark_synced(self._store.leftovers.dropped)
+        self._on_mark_synced(None)
 
 
 CATALOGUE.add(
     "trim-before-mark-synced",
-    "the durable mark lies behind what a trim removes",
+    "the durable mark lies behind all bytes that a trim removes",
     (Remover, "tick", _remove_at_once),
 )
 
@@ -147,7 +147,7 @@ def _announce_nothing(disk: Disk, base: SnapshotMeta) -> None:
 
 CATALOGUE.add(
     "reset-not-announced",
-    "the intent to replace the log is durable before anything of it goes",
+    "the intent to replace the log is durable before any part of the log is removed",
     (rewriting, "announce_reset", _announce_nothing),
 )
 
@@ -165,11 +165,11 @@ CATALOGUE.add(
 
 
 def _forget_the_intent_first(
-    disk: Disk, snapshots: SnapshotStore, mark: DurableMark, commit: SavedCommit, base: SnapshotMeta
+    disk: Disk, snapshots: SnapshotStore, mark: DurableMark, commit: SavedCommit, base: SnapshotMeta, generation: int
 ) -> None:
     disk.unlink(reset.PATH)
     disk.sync_dir("raft")
-    _real_perform(disk, snapshots, mark, commit, base)
+    _real_perform(disk, snapshots, mark, commit, base, generation)
 
 
 _real_perform = reset.perform_reset

@@ -1,6 +1,6 @@
-"""Bugs of memberships, installs and elections: who belongs to the group, who votes, and when."""
+"""Bugs of memberships, installs and elections: which replicas are members, and when they vote."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 from __future__ import annotations
 
 from dledger.consensus.effects import ResetLog
@@ -61,7 +61,7 @@ _real_propose = Raft.propose
 
 CATALOGUE.add(
     "lone-voter-commits-unsynced",
-    "who votes alone commits what is on its own platter",
+    "a lone voter commits only entries that its own disk has synced",
     (Raft, "propose", _propose_alone),
 )
 
@@ -101,7 +101,7 @@ def _install_what_is_old(self: Raft, sender: ReplicaId, message: InstallSnapshot
 
 CATALOGUE.add(
     "old-install-replaces",
-    "a snapshot that comes late takes nothing back",
+    "a late snapshot does not replace newer state",
     (Raft, "_on_install", _install_what_is_old),
 )
 
@@ -122,7 +122,7 @@ _real_hears_leader = Raft._hears_leader
 
 CATALOGUE.add(
     "leader-lets-itself-be-deposed",
-    "a leader that a majority hears gives its place to nobody who did not hear it",
+    "a leader that a majority hears is not deposed by a node that did not hear it",
     (Raft, "_hears_leader", _leaders_hear_nobody),
 )
 
@@ -136,6 +136,6 @@ _real_campaign = Raft._campaign
 
 CATALOGUE.add(
     "campaign-without-pre-vote",
-    "who is cut off does not raise its term, with which it would depose a leader when it is back",
+    "a node that is cut off does not raise its term, so that it does not depose a leader when it is back",
     (Raft, "_campaign", _campaign_at_once),
 )

@@ -1,6 +1,6 @@
-"""Bugs of rarer modes: acknowledgements that do not wait for the disk, hosts that go down, few voters, busy logs."""
+"""Bugs of rarer modes: acknowledgements that do not wait for the disk, power losses, few voters, busy logs."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 from __future__ import annotations
 
 from dledger.consensus.effects import SaveHardState
@@ -23,7 +23,7 @@ from dledger_sim.log.schedules.memberships import leader_leaves_two
 
 CATALOGUE = Catalogue("modes")
 
-# ---------------------------------------------------------------- hosts that go down, flush = "async"
+# ---------------------------------------------------------------- power losses with flush = "async"
 
 
 def _close_without_doubt(self: Replica, *, clean: bool) -> None:
@@ -38,7 +38,7 @@ _real_close = Replica.close
 
 CATALOGUE.add(
     "doubt-ends-with-a-stop",
-    "who is in doubt is so after an orderly stop",
+    "a node in doubt is still in doubt after an orderly stop",
     (Replica, "close", _close_without_doubt),
     schedule=doubt_lasts,
 )
@@ -53,7 +53,7 @@ def _record_at_once(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
 
 CATALOGUE.add(
     "boot-recorded-in-doubt",
-    "a start in doubt is not recorded as one that has everything",
+    "a start in doubt is not recorded as a start with a complete log",
     (opening, "note_boot", _record_at_once),
     schedule=doubt_lasts,
 )
@@ -66,7 +66,7 @@ def _same_host(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
 
 CATALOGUE.add(
     "host-loss-ignored",
-    "who may have lost what it acknowledged is in doubt",
+    "a node that may have lost acknowledged entries is in doubt",
     (opening, "note_boot", _same_host),
 )
 
@@ -78,7 +78,7 @@ def _no_stop_is_clean(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
 
 CATALOGUE.add(
     "clean-stop-in-doubt",
-    "who stopped in an orderly way is in no doubt",
+    "a node that stopped in an orderly way is not in doubt",
     (opening, "note_boot", _no_stop_is_clean),
     schedule=reboot_behind_a_stop,
 )
@@ -94,7 +94,7 @@ _real_on_vote_request = Raft._on_vote_request
 
 CATALOGUE.add(
     "in-doubt-votes",
-    "who is in doubt votes for nobody",
+    "a node in doubt votes for no candidate",
     (Raft, "_on_vote_request", _vote_in_doubt),
 )
 
@@ -108,7 +108,7 @@ _real_follow = Raft._follow
 
 CATALOGUE.add(
     "made-good-too-early",
-    "who is in doubt votes again once an entry of its leader's term is committed and here",
+    "a node in doubt votes again once it has a committed entry of its leader's term",
     (Raft, "_follow", _follow_without_doubt),
 )
 
@@ -123,7 +123,7 @@ def _accept_again(disk: Disk, now: BootRecord, *, clean: bool) -> Start:
 
 CATALOGUE.add(
     "accepted-for-good",
-    "an operator accepts one loss, and not the next ones",
+    "an operator accepts one loss, and not later losses",
     (opening, "note_boot", _accept_again),
     schedule=doubt_lasts,
 )
@@ -140,13 +140,14 @@ def _believe_the_past(self: Raft, term: int, vote: ReplicaId | None) -> None:
 
 CATALOGUE.add(
     "committed-counts-as-verified",
-    "a follower acknowledges what this leader's appends have verified, and not what it believes to be committed",
+    "a follower acknowledges entries that this leader's appends verified, not entries that it only believes to be "
+    "committed",
     (Raft, "_set_hard_state", _believe_the_past),
     schedule=word_of_who_kept_what_was_lost,
 )
 CATALOGUE.add(
     "void-snapshots-kept",
-    "snapshots of lost entries go with them",
+    "snapshots of lost entries are removed with the entries",
     (log_module, "drop_void_snapshots", lambda *_: None),
     schedule=lost_entry_behind_a_snapshot,
 )
@@ -166,7 +167,7 @@ _real_synced = Raft.synced
 
 CATALOGUE.add(
     "lone-voter-waits-for-others",
-    "who votes alone commits what its disk has",
+    "a lone voter commits the entries that its own disk has",
     (Raft, "synced", _synced_for_others),
 )
 
@@ -180,7 +181,7 @@ _real_quorum_heard = Raft._quorum_heard
 
 CATALOGUE.add(
     "lone-leader-steps-down",
-    "who votes alone is its own majority",
+    "a lone voter is its own majority",
     (Raft, "_quorum_heard", _heard_by_others),
 )
 
@@ -192,7 +193,7 @@ def _listed_by_the_newest(self: LogTable, replica: ReplicaId, commit_index: int)
 
 CATALOGUE.add(
     "removed-leader-elects-nobody",
-    "who takes itself out of a group of two can lead until that is committed",
+    "a node that removes itself from a group of two can lead until the removal is committed",
     (LogTable, "may_elect", _listed_by_the_newest),
     schedule=leader_leaves_two,
 )
@@ -210,7 +211,7 @@ _real_advance_commit = Raft._advance_commit
 
 CATALOGUE.add(
     "removed-leader-leads-on",
-    "a leader that is out leads no more once that is committed",
+    "a removed leader stops leading once its removal is committed",
     (Raft, "_advance_commit", _lead_on),
 )
 
@@ -219,7 +220,7 @@ CATALOGUE.add(
 
 CATALOGUE.add(
     "busy-not-refused",
-    "a leader takes no more once too much waits for a majority",
+    "a leader refuses proposals while too much data waits for a majority",
     (leading, "check_room", lambda *_: None),
 )
 
@@ -243,6 +244,6 @@ _real_stage = Leading.stage
 
 CATALOGUE.add(
     "refused-after-staging",
-    "what is refused as busy is never proposed",
+    "a proposal that was refused as busy never enters the log",
     (Leading, "stage", _stage_and_refuse),
 )

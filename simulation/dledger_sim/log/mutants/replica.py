@@ -1,4 +1,4 @@
-"""Bugs of the driver: answers, reads, and how a directory is opened."""
+"""Bugs of the driver: answers, reads, and the opening of a directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _real_confirmed = ReadWaiters.confirmed
 
 CATALOGUE.add(
     "read-before-apply",
-    "a read waits until what was committed before it is applied",
+    "a read waits until the entries that were committed before it are applied",
     (ReadWaiters, "confirmed", _serve_when_confirmed),
     schedule=core_schedules.read_waits_for_apply,
 )
@@ -43,7 +43,7 @@ def _answer_when_proposed(self: Leading, entry: SealedEntry) -> None:
             context.resolve("ok", context.position)
 
 
-_real_propose = Leading._propose  # noqa: SLF001 - what is patched is what is private
+_real_propose = Leading._propose  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "answer-before-apply",
@@ -62,7 +62,7 @@ def _forgive_lost_files(
 
 CATALOGUE.add(
     "lost-files-forgiven",
-    "a directory that lost its log is another member",
+    "a directory that lost its log counts as another member",
     (group, "open_directory", _forgive_lost_files),
     schedule=group_schedules.lost_files,
 )
@@ -76,7 +76,7 @@ def _save_what_is_not_durable(self: Housekeeping, commit_index: int) -> None:
 
 CATALOGUE.add(
     "commit-saved-before-sync",
-    "what is lost above the durable log is a torn end, and no damage",
+    "entries lost above the durable log are a torn end, not damage",
     (Housekeeping, "_save_commit", _save_what_is_not_durable),
     schedule=group_schedules.power_loss_on_a_slow_disk,
 )
@@ -88,7 +88,7 @@ def _ask_nobody(self: Repairer) -> None:
 
 CATALOGUE.add(
     "rot-not-healed",
-    "what rotted, or was lost, is healed with a peer's bytes",
+    "rotten or lost bytes are healed with a peer's bytes",
     (Repairer, "_begin", _ask_nobody),
     schedule=group_schedules.lost_segment,
 )

@@ -1,4 +1,4 @@
-"""Bugs of logs that are rewritten: what may happen while a worker cuts off their end, or replaces them."""
+"""Bugs of rewritten logs: events while a worker cuts off the end of a log or replaces the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _hold_nothing_of_this_step(self: Rewriter, output: Output, done: int) -> boo
 
 CATALOGUE.add(
     "rest-beside-a-rewriting",
-    "what a step has behind a truncation waits for that",
+    "the effects of a step that follow a truncation wait for the truncation",
     (Rewriter, "hold_rest", _hold_nothing_of_this_step),
 )
 
@@ -32,7 +32,7 @@ def _take_everything_in(self: Inbox) -> None:
 
 CATALOGUE.add(
     "messages-beside-a-rewriting",
-    "no message is stepped while the log is rewritten",
+    "the core handles no message while the log is rewritten",
     (Inbox, "hold", _take_everything_in),
 )
 
@@ -44,6 +44,6 @@ def _at_once(self: Flusher, work: Callable[[], object], done: Callable[[object],
 CATALOGUE.add(
     "rewriting-beside-a-sync",
     "no sync is under way while the log is rewritten",
-    (Flusher, "between", _at_once),
+    (Flusher, "run_between_syncs", _at_once),
     schedule=truncation_beside_a_sync,
 )

@@ -1,4 +1,4 @@
-"""Bugs of who reads small files whose bits may have rotted: only scenario `rot` flips these."""
+"""Bugs of readers of small files whose bits may have rotted. Only scenario `rot` flips such bits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def _read_readable(disk: Disk, now: BootRecord) -> BootRecord | None:
 
 
 CATALOGUE.add(
-    "boot-record-has-to-be-readable", "a node starts whatever its boot record says", (boot, "_read", _read_readable)
+    "boot-record-has-to-be-readable",
+    "a node starts with any boot record, even an unreadable one",
+    (boot, "_read", _read_readable),
 )
 
 
@@ -57,6 +59,6 @@ def _look_at_nothing(self: BootFile) -> int:
 
 CATALOGUE.add(
     "boot-record-not-scrubbed",
-    "a boot record that rots while its node runs is written anew",
+    "a boot record that rots in a running node is written anew",
     (BootFile, "scrub", _look_at_nothing),
 )

@@ -1,4 +1,4 @@
-"""Bugs of space reserved ahead: entries that wait for it, and files that become the next segment."""
+"""Bugs of space reserved ahead: entries that wait for space, and files that become the next segment."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def _erase_nothing(file: File, begin: int, end: int) -> bool:
 
 CATALOGUE.add(
     "next-segment-not-erased",
-    "a segment that a truncation takes off the log holds none of its entries when it becomes the next one",
+    "a segment that a truncation takes off the log holds none of its old entries when it becomes the next segment",
     (space, "erase", _erase_nothing),
     schedule=space_schedules.void_entries_behind_rewritten_ones,
 )
 
 
 def _forget_what_was_proposed(self: Leading) -> None:
-    self._heir = None
-    self._completions.add(partial(self._lose_track, self._proposer.drop()))
+    self._successor = None
+    self._completions.add(partial(self._report_dropped, self._proposer.drop()))
 
 
 CATALOGUE.add(
@@ -50,11 +50,11 @@ def _propose_what_has_space(self: Leading, entry: SealedEntry) -> None:
         _real_propose(self, entry)
 
 
-_real_propose = Leading._propose  # noqa: SLF001 - what is patched is what is private
+_real_propose = Leading._propose  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "waiting-entries-overtaken",
-    "an entry waits behind those that wait for space",
+    "an entry waits behind earlier entries that wait for space",
     (Leading, "_propose", _propose_what_has_space),
 )
 
@@ -70,7 +70,7 @@ def _go_on_with_one(self: Leading) -> None:
 CATALOGUE.add(
     "waiting-entries-forgotten",
     "every entry that waits for space is proposed or dropped",
-    (Leading, "_go_on", _go_on_with_one),
+    (Leading, "_propose_waiting", _go_on_with_one),
 )
 
 
@@ -79,12 +79,12 @@ def _keep_waiting_once_full(self: Inbox, append: object, error: LogFullError | N
         _real_waited(self, append, error)  # type: ignore[arg-type]
 
 
-_real_waited = Inbox._waited  # noqa: SLF001 - what is patched is what is private
+_real_waited = Inbox._on_space  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "full-follower-waits-for-ever",
     "a follower whose disk was full takes appends once there is space",
-    (Inbox, "_waited", _keep_waiting_once_full),
+    (Inbox, "_on_space", _keep_waiting_once_full),
 )
 
 
@@ -92,15 +92,15 @@ def _take_nothing_away(self: Space) -> object:
     taken = _real_take_next_away(self)
     if taken is not None:
         self._next = taken[1]
-        self._count()
+        self._update_reserved_end()
     return taken
 
 
-_real_take_next_away = Space._take_next_away  # noqa: SLF001 - what is patched is what is private
+_real_take_next_away = Space._take_out_next  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "next-segment-recycled-in-use",
-    "the log does not go on in a segment whose place a trimmed one is about to take",
-    (Space, "_take_next_away", _take_nothing_away),
+    "the log does not go on in a segment whose place a trimmed segment is about to take",
+    (Space, "_take_out_next", _take_nothing_away),
     schedule=space_schedules.recycling_while_the_log_goes_on,
 )

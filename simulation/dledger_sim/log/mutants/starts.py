@@ -1,6 +1,6 @@
-"""Bugs of sync tickets that come late, of marks and votes half written, and of what the next start finds."""
+"""Bugs of late sync tickets, half-written marks and votes, and restarts."""
 
-# ruff: noqa: SLF001 - what is patched is what is private
+# ruff: noqa: SLF001 - patches private names
 from __future__ import annotations
 
 import msgspec
@@ -12,7 +12,7 @@ from dledger.store.hardstate import HardStateFile
 from dledger.store.log import LogStore
 from dledger.store.mark import DurableMark, MarkValue
 from dledger.store.slots import Slot, SlotFile
-from dledger.store.snapshots import SnapshotStore, SnapshotWriter, _path
+from dledger.store.snapshots import SnapshotStore, SnapshotWriter, snapshot_path
 from dledger.store.sync import SyncTicket
 from dledger.types import HardState, SnapshotMeta
 from dledger_sim.log.mutants.catalogue import Catalogue
@@ -46,7 +46,7 @@ _real_finish_sync = LogStore.finish_sync
 
 CATALOGUE.add(
     "stale-ticket-counts",
-    "a sync that began before a truncation says nothing of what replaced the entries",
+    "a sync that began before a truncation does not vouch for the entries that replace the truncated ones",
     (LogStore, "finish_sync", _count_any_ticket),
     schedule=sync_across_a_truncation,
 )
@@ -55,14 +55,14 @@ CATALOGUE.add(
 
 
 def _sync_in_place(self: DurableMark) -> None:
-    if self._dirty:
+    if self._is_unsynced:
         self._slots.sync()
-        self._dirty = False
+        self._is_unsynced = False
 
 
 CATALOGUE.add(
     "mark-in-one-slot",
-    "one copy of the durable mark is whole while the other one is written",
+    "one copy of the durable mark is whole while the other copy is written",
     (DurableMark, "_sync", _sync_in_place),
     schedule=mark_half_written,
 )
@@ -78,7 +78,7 @@ def _decode_unchecked(number: int, block: bytes) -> Slot | None:
 
 CATALOGUE.add(
     "slot-unchecked",
-    "a mark or a vote that was half written is none",
+    "a half-written mark or vote does not count",
     (slots, "decode_slot", _decode_unchecked),
 )
 
@@ -103,7 +103,7 @@ CATALOGUE.add(
     "start-rewrites-one-copy",
     "a start rewrites both copies of term and vote",
     (HardStateFile, "open", staticmethod(_open_with_one_copy)),
-    scenario="threads",  # a save that is interrupted between its copies
+    scenario="threads",  # a save must be interrupted between its copies
 )
 
 
@@ -114,25 +114,25 @@ def _set_unsynced(self: DurableMark, value: MarkValue) -> None:
 
 CATALOGUE.add(
     "mark-set-unsynced",
-    "where a start sets the durable mark it also syncs it",
+    "a start that sets the durable mark also syncs it",
     (DurableMark, "lower_and_sync", _set_unsynced),
 )
 CATALOGUE.add(
     "segment-ends-without-blank",
-    "a segment that an entry did not fit into ends with a blank, by which a start goes on to the next one",
+    "a segment that has no room for an entry ends with a blank, so that a start goes on to the next segment",
     (log_module, "blank", bytes),
 )
 
 
 def _name_first(self: SnapshotWriter, store: SnapshotStore, disk: Disk, meta: SnapshotMeta) -> None:
     _real_writer(self, store, disk, meta)
-    self._temporary = _path(meta.position)
+    self._temporary = snapshot_path(meta.position)
 
 
 _real_writer = SnapshotWriter.__init__
 
 CATALOGUE.add(
     "snapshot-named-first",
-    "a snapshot has its name once it is whole",
+    "a snapshot gets its name once it is whole",
     (SnapshotWriter, "__init__", _name_first),
 )

@@ -1,4 +1,4 @@
-"""Bugs of the store: what a power loss reveals."""
+"""Bugs of the store that a power loss reveals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def _rewrite_nothing(self: _Recoverer, position: int, end: int) -> None:
 
 CATALOGUE.add(
     "recovery-trusts-the-cache",
-    "what a recovery reads it also writes and syncs, for the page cache may show what the disk does not hold",
+    "a recovery also writes and syncs all bytes that it reads, because the page cache may show bytes that the disk "
+    "lacks",
     (_Recoverer, "rewrite", _rewrite_nothing),
     schedule=disk_schedules.cache_after_a_failed_sync,
 )
@@ -83,7 +84,7 @@ def _snapshot_with_the_same_last_entry(self: LogReader, index: int) -> SnapshotM
 
 CATALOGUE.add(
     "truncation-believes-any-snapshot",
-    "where the log ends after a truncation its own entries tell, unless a snapshot stands right there",
+    "after a truncation the log's own entries determine its end, unless a snapshot ends exactly there",
     (LogReader, "_snapshot_before", _snapshot_with_the_same_last_entry),
     schedule=disk_schedules.truncation_before_a_received_snapshot,
 )
@@ -109,7 +110,7 @@ def _roll_without_directories(self: LogStore, first: EntryMeta) -> None:
     self._directories_dirty = False
 
 
-_real_roll = LogStore._roll  # noqa: SLF001 - what is patched is what is private
+_real_roll = LogStore._roll  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "directory-not-synced",
@@ -119,10 +120,7 @@ CATALOGUE.add(
 
 
 def _sync_last_segment(self: SyncTicket) -> None:
-    last = self._segments[-1:]
-    for segment in self._segments[:-1]:
-        segment.release()
-    self._segments = last
+    self._unsynced = self._unsynced[-1:]
     _real_run(self)
 
 
@@ -143,7 +141,7 @@ def _cut_off(file: File, begin: int, end: int) -> bool:
 
 CATALOGUE.add(
     "truncation-gives-space-away",
-    "what replaces a void tail has the tail's space, for a full disk gives back nothing",
+    "entries that replace a void tail get the tail's space, because a full disk gives no space back",
     (rewriting, "erase", _cut_off),
     schedule=disk_schedules.truncation_on_a_full_disk,
 )

@@ -1,7 +1,7 @@
-"""Bugs between threads: what an event loop and a worker share, and use at the same time.
+"""Bugs between threads: an event loop and a worker share data and use it at the same time.
 
-Blocking work that is done in one step shows none of these: only scenario `threads` does, where a disk call of a worker
-may be interrupted.
+Blocking work in a single step shows none of these. Only scenario `threads` does: it may interrupt a worker at a disk
+call.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _leave_at_once(self: Space, end: int) -> bool:
         self._filling = filling
 
 
-_real_leave = Space._leave  # noqa: SLF001 - what is patched is what is private
+_real_leave = Space._leave_to_entries  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "filling-not-waited-for",
-    "no entry is written where a step of filling is under way",
-    (Space, "_leave", _leave_at_once),
+    "no entry is written to a place that is being filled",
+    (Space, "_leave_to_entries", _leave_at_once),
 )
 
 
@@ -46,17 +46,17 @@ CATALOGUE.add(
 
 
 def _recycle_at_once(self: Space, segment: Segment) -> bool:
-    lock, self._working = self._working, nullcontext()  # type: ignore[assignment]
+    lock, self._disk_lock = self._disk_lock, nullcontext()  # type: ignore[assignment]
     try:
         return _real_recycle(self, segment)
     finally:
-        self._working = lock
+        self._disk_lock = lock
 
 
 _real_recycle = Space.recycle
 
 CATALOGUE.add(
     "spare-replaced-while-filled",
-    "no trimmed segment takes the place of the next one while a step of filling is under way in that",
+    "no trimmed segment takes the place of the next segment while the next segment is being filled",
     (Space, "recycle", _recycle_at_once),
 )

@@ -1,8 +1,10 @@
-"""Schedules by hand, for what random search finds rarely: each is a known way to break a replicated log.
+"""Schedules written by hand, for interleavings that random search finds rarely.
 
-They raise `AssertionError`, `InvariantError` or `Violation` if the code under them breaks its promise.  `core` and
-`memberships` drive cores of the consensus alone, `group` whole replicas on simulated machines, `disk` stores across
-power losses.
+Each is a known way to break a replicated log.
+
+A schedule raises `AssertionError`, `InvariantError` or `Violation` if the code under it breaks its promise. `core` and
+`memberships` drive consensus cores alone, `group` whole replicas on simulated machines, `disk` and `space` stores
+across power losses and with full disks.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Schedules for cores of the consensus alone."""
+"""Schedules for consensus cores alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,16 @@ from typing import Any
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
 from dledger.replica.reads import ReadWaiters
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import entries, replica
 from dledger.types import Role
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 
 
 def figure_8() -> None:
-    """Figure 8 of the paper: an entry of an older term on a majority is not committed, and may be overwritten."""
+    """Replay figure 8 of the Raft paper.
+
+    A majority that holds an entry of an older term does not commit it: the entry may still be overwritten.
+    """
     group = CoreGroup("s1", "s2", "s3", "s4", "s5", one_entry_a_message=True)
     group.elect("s1")
     group.pass_time(0.2)
@@ -20,13 +23,13 @@ def figure_8() -> None:
     group.cut(("s1", "s3"), ("s1", "s4"), ("s1", "s5"))
     group.propose("s1")
     group.settle()
-    # (b) s1 fails; s5 leads with the votes of s3 and s4, and appends another entry 1 that nobody receives.
+    # (b) s1 fails. s5 leads with the votes of s3 and s4, and appends another entry 1 that reaches no node.
     group.isolate("s1")
     group.isolate("s2")
     group.hold(lambda envelope: envelope.sender == "s5" and bool(envelope.metas))
     group.elect("s5")
     assert group.members["s5"].terms == [1, 2]
-    # (c) s5 fails, s1 is back and leads; its old entry 1 reaches a majority, its no-op does not.
+    # (c) s5 fails. s1 comes back and leads. Its old entry 1 reaches a majority, but its no-op does not.
     group.release()
     group.wire.clear()
     group.heal()
@@ -38,7 +41,7 @@ def figure_8() -> None:
         group.campaign("s1")
         group.settle()
     assert [group.members[name].terms[:2] for name in ("s1", "s2", "s3")] == [[1, 1]] * 3
-    # (d) s1 fails; s5, whose last term is higher than theirs, leads and overwrites entry 1.
+    # (d) s1 fails. s5 has a higher last term than the others, leads, and overwrites entry 1.
     group.held.clear()
     group.release()
     group.heal()
@@ -52,11 +55,12 @@ def figure_8() -> None:
 
 
 def stale_acknowledgement() -> None:
-    """What a follower verified for an older leader must not be acknowledged to the next one.
+    """Check that a follower does not acknowledge to a new leader the entries that an older leader verified.
 
     1. `a` leads term 1 and gives entries 1 to 3 to `b` only.
-    2. `c` leads term 2 with entries 1 to 3 of its own; `d` has them, `b` and `e` do not yet.
-    3. A heartbeat of `c` reaches `b`, whose answer must not claim entries 1 to 3: with `c` and `d` that would be three.
+    2. `c` leads term 2 with its own entries 1 to 3. `d` has them; `b` and `e` do not yet.
+    3. A heartbeat of `c` reaches `b`. Its answer must not claim entries 1 to 3: with `c` and `d` that would be a
+      majority.
     """
     group = _two_histories()
     group.settle()
@@ -65,7 +69,10 @@ def stale_acknowledgement() -> None:
 
 
 def overtaking_heartbeat() -> None:
-    """A heartbeat overtakes the appends it speaks of: the follower's own entries there are an older leader's."""
+    """Check a heartbeat that overtakes its appends.
+
+    The follower's own entries at those indexes come from an older leader.
+    """
     group = _two_histories()
     group.hold(lambda envelope: envelope.to == "b" and isinstance(envelope.message, Append))
     held, group.held = group.held, []
@@ -77,7 +84,10 @@ def overtaking_heartbeat() -> None:
 
 
 def _two_histories() -> CoreGroup:
-    """`b` holds entries 1 to 3 of term 1, `c` and `d` of term 2; appends of `c` to `b` and `e` are held."""
+    """Return a group in which `b` holds entries 1 to 3 of term 1, and `c` and `d` hold those of term 2.
+
+    Appends of `c` to `b` and `e` are held.
+    """
     group = CoreGroup("a", "b", "c", "d", "e")
     group.elect("a")
     group.pass_time(0.2)
@@ -99,7 +109,10 @@ def _two_histories() -> CoreGroup:
 
 
 def conflict_at_the_compacted_base() -> None:
-    """Conflicting entries reach below the leader's first one: only a snapshot mends that, in few messages."""
+    """Check conflicting entries that reach below the leader's first entry.
+
+    Only a snapshot mends that, within few messages.
+    """
     group = CoreGroup("a", "b", "c")
     group.elect("b")
     group.pass_time(0.2)
@@ -115,11 +128,11 @@ def conflict_at_the_compacted_base() -> None:
     group.campaign("c")
     for _ in range(40):
         group.settle(limit=500)
-        if replica("b") in group.members["c"].snapshots_asked:
+        if replica("b") in group.members["c"].snapshots_requested:
             break
         group.now += group.settings.heartbeat_s
         group.tick("c")
-    assert replica("b") in group.members["c"].snapshots_asked
+    assert replica("b") in group.members["c"].snapshots_requested
     group.install("c", "b")
     group.pass_time(0.5)
     assert group["b"].table.last_index == group["c"].table.last_index == group["b"].commit_index
@@ -127,14 +140,14 @@ def conflict_at_the_compacted_base() -> None:
 
 
 def install_inside_the_log() -> None:
-    """A snapshot whose last entry is in the log takes nothing from behind it, and says nothing of that.
+    """Check that a snapshot whose last entry is in the log drops no entry behind it, and verifies none.
 
-    A seed does not get there: a follower that lacks nothing is sent no snapshot, and one whose leader is made to send
-    one has committed all of it by then.
+    No seed reaches this. A follower that lacks nothing is sent no snapshot. If a fault makes the leader send one, the
+    follower has committed all of it by then.
 
-    1. `b` leads, and appends entries 4 and 5 that nobody receives; it starts again, and knows of no commit.
+    1. `b` leads, and appends entries 4 and 5 that reach nobody. It restarts, and knows of no commit.
     2. `a` leads, commits another entry 4, and trims its log behind entry 3.
-    3. It sends `b` the snapshot of entry 3.
+    3. `a` sends `b` the snapshot of entry 3.
     """
     group = CoreGroup("a", "b", "c")
     group.elect("b")
@@ -161,10 +174,12 @@ def install_inside_the_log() -> None:
 
 
 def word_of_who_kept_what_was_lost() -> None:
-    """Who alone kept committed entries whose loss was accepted acknowledges none of those that took their place.
+    """Check a replica that alone kept committed entries whose loss was accepted.
 
-    Seeds find it where a heartbeat is the first that reaches it; mostly an append is, which contradicts it at once.
-    `a` and `b` have lost the last committed entries; `a` leads, and writes others in their place.
+    It must not acknowledge their replacements.
+
+    Seeds find this only if a heartbeat reaches the replica first. Mostly an append comes first and contradicts the
+    replica at once. `a` and `b` have lost the last committed entries; `a` leads, and writes others in their place.
     """
     group = CoreGroup("a", "b", "c")
     group.elect("a")
@@ -175,7 +190,7 @@ def word_of_who_kept_what_was_lost() -> None:
         group.members[name].durable = 3
         group.crash(name)
     for index in range(3, 7):
-        del group.committed[index]  # the operator said so
+        del group.committed[index]  # the operator has accepted this loss
     group.pass_time(1.0, "c")
     group.elect("a")
     group.propose("a", 8)
@@ -189,7 +204,7 @@ def word_of_who_kept_what_was_lost() -> None:
 
 
 def snapshot_without_effect() -> None:
-    """A snapshot goes out and nothing comes of it (its receiver's disk is full): it is sent again."""
+    """Check that a snapshot is sent again if it had no effect, for example because its receiver's disk was full."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.isolate("b")
@@ -198,14 +213,14 @@ def snapshot_without_effect() -> None:
     group.compact("a", 4)
     group.heal()
     group.pass_time(0.2)
-    assert group.members["a"].snapshots_asked == [replica("b")]
+    assert group.members["a"].snapshots_requested == [replica("b")]
     group["a"].snapshot_sent(replica("b"), group["a"].term, group.now)
     group.pass_time(3.0)
-    assert len(group.members["a"].snapshots_asked) > 1
+    assert len(group.members["a"].snapshots_requested) > 1
 
 
 def transfer_under_load() -> None:
-    """A transfer waits for the successor to have everything, overrides the live leader, and gives up in time."""
+    """Check that a transfer waits for the successor to have everything, overrides the leader, and gives up in time."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.settle()
@@ -223,7 +238,10 @@ def transfer_under_load() -> None:
 
 
 def one_way_partition() -> None:
-    """A leader that hears nobody steps down although everybody hears it, and the others replace it."""
+    """Check that a leader steps down if no message reaches it, although its own messages arrive.
+
+    The others replace it.
+    """
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.settle()
@@ -235,7 +253,7 @@ def one_way_partition() -> None:
 
 
 def late_tick() -> None:
-    """After a SIGSTOP a core's timers have run out though nobody was silent: the proof is still unread."""
+    """Check timers that expired during a SIGSTOP. No node was silent: its messages are still unread."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.3)
@@ -250,7 +268,7 @@ def late_tick() -> None:
 
 
 def read_of_an_isolated_leader() -> None:
-    """A leader that was replaced without noticing confirms no read: nobody answers a heartbeat of its round."""
+    """Check that a leader that was replaced without noticing confirms no read: its heartbeat round gets no answer."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.2)
@@ -269,7 +287,7 @@ def read_of_an_isolated_leader() -> None:
 
 
 def duplicate_append() -> None:
-    """An append that arrives twice, or late, takes nothing away from a log that has gone on."""
+    """Check that an append that arrives twice or late removes nothing from a log that has gone on."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.settle()
@@ -286,7 +304,7 @@ def duplicate_append() -> None:
 
 
 def vote_of_a_longer_log() -> None:
-    """A replica votes once a term, and never for a candidate that lacks entries it has."""
+    """Check that a replica votes once per term, and never for a candidate that lacks entries of the voter."""
     group = CoreGroup("a", "b", "c", "d", "e")
     group.elect("a")
     group.isolate("e")
@@ -304,7 +322,7 @@ def vote_of_a_longer_log() -> None:
 
 
 def sync_of_replaced_entries() -> None:
-    """A sync that began before a truncation says nothing of the entries that came after it."""
+    """Check that a sync that began before a truncation does not vouch for the entries that came after it."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.2)
@@ -329,7 +347,7 @@ def sync_of_replaced_entries() -> None:
 
 
 def read_waits_for_apply() -> None:
-    """A confirmed read waits until the commit index of its round is applied."""
+    """Check that a confirmed read waits until the commit index of its round is applied."""
     answered: list[Exception | None] = []
     soon: list[Callable[[], None]] = []
 
@@ -341,7 +359,7 @@ def read_waits_for_apply() -> None:
             return 0.0
 
     class Leader:
-        """Engine and driver of a leader whose first round of heartbeats begins."""
+        """Engine and driver of a leader whose first heartbeat round begins."""
 
         is_leader, is_stopped = True, False
 
@@ -349,7 +367,7 @@ def read_waits_for_apply() -> None:
             return 1
 
         def pump(self) -> None:
-            """Nobody hears the heartbeats."""
+            """Do nothing: the heartbeats reach no node."""
 
     leader: Any = Leader()
     reads = ReadWaiters(_as_environment(Loop()), leader, leader)

@@ -1,4 +1,4 @@
-"""Schedules by hand for the store: what a power loss must not take, and what must not come back after one."""
+"""Schedules written by hand for the store: entries that must survive a power loss, and entries that must not return."""
 
 import errno
 from random import Random
@@ -11,14 +11,14 @@ from dledger.store.mark import PATH as MARK_PATH
 from dledger.store.segments import segment_path
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import BLOCK_BYTES, SimDisk
-from dledger.testing.engine_group import replica
 from dledger.types import EntryKind, HardState, Membership, SnapshotMeta
+from dledger_sim.engine_group import replica
 
 SEGMENT_BYTES = 4096
 
 
 class DiskLog:
-    """A log on a simulated disk."""
+    """Log on a simulated disk."""
 
     def __init__(self, disk: SimDisk, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.disk = disk
@@ -55,7 +55,7 @@ class DiskLog:
 
 
 def vote_after_power_loss() -> None:
-    """Term and vote are what they were, whatever the power loss left of the file's unsynced writes."""
+    """Check that term and vote survive any outcome of a power loss for the file's unsynced writes."""
     for seed in range(20):
         disk = SimDisk(Random(seed))
         disk.mkdir("raft")
@@ -69,7 +69,7 @@ def vote_after_power_loss() -> None:
 
 
 def mark_below_a_truncation() -> None:
-    """The durable mark is lowered before entries are cut off: a crash right then is no corruption."""
+    """Check that the durable mark is lowered before entries are cut off. A crash right then is no corruption."""
     log = DiskLog(SimDisk(Random(1)))
     log.append(20, term=1)
     log.sync()
@@ -84,7 +84,10 @@ def mark_below_a_truncation() -> None:
 
 
 def cache_after_a_failed_sync() -> None:
-    """After a failed fdatasync the page cache shows bytes that no later sync makes durable: they are rewritten."""
+    """Check that a recovery rewrites the bytes that it reads.
+
+    After a failed fdatasync the page cache shows bytes that no later sync makes durable.
+    """
     log = DiskLog(SimDisk(Random(1)))
     log.append(5, term=1)
     log.sync()
@@ -106,8 +109,29 @@ def cache_after_a_failed_sync() -> None:
     assert log.recovery.corrupt_ranges == []
 
 
+def names_of_a_killed_process() -> None:
+    """Check the files of a killed process: once the next process relies on them, contents and names must be durable."""
+    disk = SimDisk(Random(1))
+    disk.names.in_order = False
+    log = DiskLog(disk)
+    log.append(5, term=1)
+    log.sync()
+    log.append(120, term=1)
+    disk.kill()
+    log.open()
+    reported = log.recovery.durable_index
+    assert reported == 124
+    disk.crash(Random(2), "none")
+    log.open()
+    assert log.recovery.last_index == reported
+    assert log.recovery.corrupt_ranges == []
+
+
 def truncation_on_a_full_disk() -> None:
-    """Entries that replace the end of a log on a full disk have its space: others have taken all the rest."""
+    """Check that entries that replace the end of a log on a full disk reuse its space.
+
+    Other programs have taken all other space.
+    """
     log = DiskLog(SimDisk(Random(1)), segment_bytes=16 * BLOCK_BYTES)
     log.append(60, term=1, body_bytes=BLOCK_BYTES // 2)
     log.disk.fill_up()
@@ -121,8 +145,10 @@ def truncation_on_a_full_disk() -> None:
 
 
 def truncation_before_a_received_snapshot() -> None:
-    """What replaces an entry that nobody else had survives a power loss, though a snapshot was received meanwhile that
-    has the same last entry, and stands where its log goes on: behind the one that is cut off here.
+    """Check that the replacement of an entry that no other node had survives a power loss.
+
+    Meanwhile a snapshot was received that has the same last entry. It stands at the segment where the replacement
+    begins, behind the entry that is cut off.
     """
     log = DiskLog(SimDisk(Random(1)))
     while log.store.end_position < SEGMENT_BYTES - 400:
@@ -145,10 +171,10 @@ def truncation_before_a_received_snapshot() -> None:
 
 
 def sync_across_a_truncation() -> None:
-    """A sync that began before a truncation and is done after it lifts no mark, and says nothing of what came instead.
+    """Check a sync that began before a truncation and ends after it. It must lift no mark and vouch for no replacement.
 
-    Seeds need a fault of its own to get there (`usurped`): a leader that is cut off gives up within a second, and what
-    it still wrote has been synced by the time at which another one has it truncated, unless its disk takes that long.
+    Seeds need the fault `usurped` to get there. A leader that is cut off gives up within a second. Unless its disk
+    takes that long, its last writes are synced before another leader truncates them.
     """
     log = DiskLog(SimDisk(Random(1)))
     log.append(10, term=1)
@@ -158,7 +184,7 @@ def sync_across_a_truncation() -> None:
     log.store.take_cut(log.store.cut(4))
     log.append(8, term=2, body_bytes=90)
     log.store.finish_sync(ticket)
-    assert log.store.durable < 4, "what was truncated was durable, and not what replaced it"
+    assert log.store.durable < 4, "the sync covers truncated entries, not the entries that replaced them"
     log.store.sync_mark()
     log.disk.crash(Random(1), "none")
     log.open()
@@ -167,9 +193,9 @@ def sync_across_a_truncation() -> None:
 
 
 def mark_half_written() -> None:
-    """While one copy of the mark is written the other one is the mark before it: rot below that is no torn end.
+    """Check the mark while one copy is half written. The other copy is the previous mark: rot below it is no torn end.
 
-    Seeds seldom get there: the mark must be torn, and an acknowledged entry rot, before the next one is written.
+    Seeds rarely get there: the mark must be torn, and an acknowledged entry must rot before the next mark is written.
     """
     log = DiskLog(SimDisk(Random(1)))
     for _ in range(3):
@@ -188,15 +214,16 @@ def mark_half_written() -> None:
     log.disk.kill()
     log.disk.flip_bit(segment_path(0), 8 * (rotten.position + HEADER_BYTES))
     log.open()
-    assert log.recovery.last_index >= 14, "what was acknowledged is cut off as a torn end"
+    assert log.recovery.last_index >= 14, "acknowledged entries are cut off as a torn end"
     assert [found.first_index for found in log.recovery.corrupt_ranges] == [12]
 
 
 def lost_entry_behind_a_snapshot() -> None:
-    """What replaces the lost entry at which a snapshot stands may go before it, where that did not fit.
+    """Check the replacement of a lost entry at whose position a snapshot was taken. It may fit before that position.
 
-    It takes a power loss on a majority in the moment in which that entry is committed and not synced, a snapshot of it
-    that is, and a small entry in its place: seeds get there once in some hundreds.
+    The lost entry was too large to fit there. Seeds get there once in some hundreds. They need a power loss on a
+    majority at the moment in which that entry is committed but not synced. They also need a synced snapshot at the
+    entry's position, and a small replacement.
     """
     log = DiskLog(SimDisk(Random(1)))
     while log.store.end_position < SEGMENT_BYTES - 400:
@@ -220,6 +247,7 @@ DISK_SCHEDULES = (
     mark_half_written,
     sync_across_a_truncation,
     cache_after_a_failed_sync,
+    names_of_a_killed_process,
     mark_below_a_truncation,
     truncation_before_a_received_snapshot,
     truncation_on_a_full_disk,

@@ -1,4 +1,4 @@
-"""Schedules by hand for whole replicas on simulated disks, links and clocks."""
+"""Schedules written by hand for whole replicas on simulated disks, links and clocks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from dledger_sim.log.workload import Workload, WorkloadSettings
 
 
 def running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
-    """Three nodes that have run for three seconds, with clients for one of these."""
+    """Return three nodes that have run for three seconds, the last second with clients."""
     scheduler = Scheduler()
     group = SimGroup(scheduler, Random(seed), GroupSettings(), serve_registers)
     workload = Workload(group, Random(seed + 1), WorkloadSettings(clients=clients))
@@ -31,7 +31,7 @@ def running_group(seed: int = 5, clients: int = 3) -> tuple[SimGroup, Workload]:
 
 
 def until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
-    """Let time pass until something holds, so many seconds at most."""
+    """Let time pass until a condition holds, for at most a number of seconds."""
     deadline = group.scheduler.now + seconds
     while not holds():
         assert group.scheduler.now < deadline, "it happens in time"
@@ -39,7 +39,10 @@ def until(group: SimGroup, holds: Callable[[], bool], seconds: float) -> None:
 
 
 def wiped_node() -> None:
-    """A node that lost its directory is another incarnation: no vote until it has caught up and been promoted."""
+    """Check that a node without its directory is a new incarnation.
+
+    It votes only after it is caught up and promoted.
+    """
     group, workload = running_group()
     leader = group.leader
     assert leader is not None
@@ -62,7 +65,7 @@ def wiped_node() -> None:
 
 
 def lost_files() -> None:
-    """A directory that lost its log and votes, but not its name, must not pass for the member it was."""
+    """Check that a directory that lost its log and votes, but not its name, does not pass for the same member."""
     group, workload = running_group()
     victim = next(node for node in group.nodes.values() if node is not group.leader)
     assert victim.life is not None
@@ -78,7 +81,7 @@ def lost_files() -> None:
 
 
 def lost_segment() -> None:
-    """A node that lost its oldest segment has it again from the others, while they keep it."""
+    """Check that a node that lost its oldest segment gets it back from the others while they keep it."""
     group, workload = running_group(clients=6)
     victim = next(node for node in group.nodes.values() if node is not group.leader)
     assert victim.replica is not None
@@ -100,7 +103,7 @@ def _membership(group: SimGroup) -> Membership:
 
 
 def slow_sync_hands_over() -> None:
-    """A leader whose fdatasync takes longer than a second hands over; the group goes on."""
+    """Check that a leader whose fdatasync takes longer than a second hands over, and that the group continues."""
     group, workload = running_group()
     leader = group.leader
     assert leader is not None
@@ -112,7 +115,10 @@ def slow_sync_hands_over() -> None:
 
 
 def stopped_process_comes_back() -> None:
-    """SIGSTOP of the leader for longer than any time-out: another one leads, and the old one follows when it wakes."""
+    """Check a SIGSTOP of the leader that exceeds all time-outs.
+
+    Another node leads, and the old leader follows when it wakes.
+    """
     group, workload = running_group()
     leader = group.leader
     assert leader is not None
@@ -127,7 +133,7 @@ def stopped_process_comes_back() -> None:
 
 
 def transfer_between_replicas() -> None:
-    """Ten transfers under load: each is over within a second, and every write is either answered or unknown."""
+    """Check ten transfers under load: each ends within a second, and the group is whole at the end."""
     group, workload = running_group(clients=6)
     for _ in range(10):
         leader = group.leader
@@ -142,7 +148,7 @@ def transfer_between_replicas() -> None:
 
 
 def power_loss_on_a_slow_disk() -> None:
-    """What a follower knows to be committed and has not synced yet is a torn end after a power loss, and no damage."""
+    """Check a power loss on a slow disk: committed entries that a follower has not synced are a torn end, no damage."""
     group, _ = running_group(clients=6)
     follower = next(node for node in group.nodes.values() if node is not group.leader)
     follower.sync_delay_s = 0.6
@@ -155,9 +161,10 @@ def power_loss_on_a_slow_disk() -> None:
 
 
 def doubt_lasts() -> None:
-    """Whose host went down with `flush = "async"` is in doubt through kills and stops, and again after the next loss.
+    """Check that a node whose host went down with `flush = "async"` stays in doubt through kills and stops.
 
-    Seeds catch what breaks this, but only if that node comes to vote before a leader has made it good.
+    After an accepted loss the next loss puts it in doubt again. Seeds catch a bug here only if that node comes to vote
+    before a leader has made the loss good.
     """
     group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
     for name in group.nodes:
@@ -181,9 +188,10 @@ def doubt_lasts() -> None:
 
 
 def reboot_behind_a_stop() -> None:
-    """Who has stopped in an orderly way lacks nothing, though its host goes down then: with `flush = "async"`, too.
+    """Check that a node that stopped in an orderly way lacks nothing, although its host goes down afterwards.
 
-    Who is in doubt for nothing is made good by a leader: seeds notice only where nobody can lead.
+    This holds with `flush = "async"` too. A node that is in doubt without reason is made good by a leader. So seeds
+    notice a bug only where no node can lead.
     """
     group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
     for name in group.nodes:
@@ -211,9 +219,9 @@ def _term(group: SimGroup) -> int:
 
 
 def truncation_beside_a_sync() -> None:
-    """A leader that is syncing what nobody else has is deposed: what it has is cut off once that sync is done.
+    """Check that the log of a deposed leader is cut off only after its running sync of entries that no other node has.
 
-    Seeds that have the cut begin meanwhile seldom have the sync end before it does.
+    In seeds that start the cut meanwhile, the sync rarely ends before the cut does.
     """
     group, workload = running_group(clients=6)
     old = group.leader

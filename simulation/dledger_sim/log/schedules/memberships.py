@@ -1,17 +1,18 @@
-"""Schedules of cores whose group changes: who counts meanwhile, and who may still lead."""
+"""Schedules of cores whose group changes: which members count during the change, and which may still lead."""
 
 from dledger.core.messages import Append
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import replica
 from dledger.types import Membership, Role
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import replica
 
 
 def membership_change_before_own_commit() -> None:
-    """The bug of single-server changes (Ongaro, 2015): changes overlap unless each leader commits in its term first.
+    """Check the bug of single-server changes (Ongaro, 2015): changes overlap unless each leader commits in its term
+    first.
 
     1. `a` leads term 1 of {a, b, c, d} and appends "add e", which only `e` receives.
-    2. `b` leads term 2 with the votes of `c` and `d`.  If it may remove `a` at once, {b, c} commit that.
-    3. `a`, `d` and `e` are a majority of {a, b, c, d, e}: `a` leads again without knowing of it.
+    2. `b` leads term 2 with the votes of `c` and `d`. If it may remove `a` at once, {b, c} commit that.
+    3. `a`, `d` and `e` are a majority of {a, b, c, d, e}: `a` leads again and does not know of the removal.
     """
     group = CoreGroup("a", "b", "c", "d", strangers=("e",))
     group.elect("a")
@@ -45,7 +46,7 @@ def membership_change_before_own_commit() -> None:
 
 
 def leader_removes_itself() -> None:
-    """It does not count itself for that entry, and steps down once it is committed."""
+    """Check that a leader that removes itself does not count its own vote for that, and steps down after the commit."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.settle()
@@ -63,9 +64,10 @@ def leader_removes_itself() -> None:
 
 
 def leader_leaves_two() -> None:
-    """A leader of two takes itself out and stops before the other one has that: only it can be elected, to commit it.
+    """Check a leader of two that removes itself and stops before the other member has that entry.
 
-    Seeds find it, but only where nothing else brings that entry to the other one.
+    Only the old leader can be elected, to commit the entry. Seeds find this only where nothing else brings that entry
+    to the other member.
     """
     group = CoreGroup("a", "b")
     group.elect("a")
@@ -81,9 +83,9 @@ def leader_leaves_two() -> None:
 
 
 def void_removal() -> None:
-    """A leader that has appended its own removal, and nothing came of it, still has to vote.
+    """Check that a leader still votes after it appended its own removal without effect.
 
-    1. `b` leads term 1 of {a, b, c} and appends its own removal, which nobody receives.
+    1. `b` leads term 1 of {a, b, c} and appends its own removal, which no node receives.
     2. `a` leads term 2 and removes itself: {b, c} are left, and only `c` has that entry.
     3. `c` needs the vote of `b`, whose own log says that it is no member.
     """
@@ -104,13 +106,13 @@ def void_removal() -> None:
 
 
 def new_voter_leads() -> None:
-    """A voter that the others do not know of yet may be the only one that can be elected.
+    """Check that a new voter that the others do not know of yet can be elected. It may be the only possible leader.
 
-    1. Of the voters `a` and `b`, `a` leads, and appends that the learner `c` votes, which only `c` receives.
-    2. `a` is gone. The log of `b` is shorter, and a majority of what it knows is `a` and `b`.
-    3. Unless `c` stands for election, with `b`'s vote, nobody leads until `a` is back.
+    1. Of the voters `a` and `b`, `a` leads. It appends the promotion of the learner `c`, which only `c` receives.
+    2. `a` is gone. The log of `b` is shorter, and in its membership a majority is `a` and `b`.
+    3. Unless `c` campaigns, with `b`'s vote, no node leads until `a` is back.
 
-    In a simulated run whoever is gone comes back before a leader is missed.
+    In a simulated run a stopped node comes back before a leader is missed.
     """
     group = CoreGroup("a", "b", learners=("c",))
     group.elect("a")
@@ -125,10 +127,11 @@ def new_voter_leads() -> None:
 
 
 def unread_membership() -> None:
-    """A founder whose log lost the entries by which others joined does not lead alone.
+    """Check that a founder does not lead alone after its log lost the entries by which others joined.
 
-    1. `a` founds a group alone, `b` and `c` join.  2. The bytes of `a`'s log rot, and it starts again: as far as it can
-    read it is the only voter.  3. `b` leads, and hands over to `a`, which must not take what it alone believes in.
+    1. `a` founds a group alone; `b` and `c` join.
+    2. The bytes of `a`'s log rot, and `a` restarts. In the part that it can read, `a` is the only voter.
+    3. `b` leads and hands over to `a`. `a` must not take the leadership on the votes that its own log requires.
     """
     group = CoreGroup("a", learners=("b", "c"))
     group.elect("a")

@@ -1,4 +1,4 @@
-"""Schedules by hand for space reserved ahead: the file of the next segment, and entries that wait for it."""
+"""Schedules written by hand for space reserved ahead: the file of the next segment, and entries that wait for space."""
 
 from itertools import permutations
 from random import Random
@@ -12,10 +12,13 @@ from dledger_sim.log.schedules.group import running_group, until
 
 
 def void_entries_behind_rewritten_ones() -> None:
-    """A truncation takes a segment off the log, and then the last entry that is left is cut off and written again, byte
-    by byte: those behind it, which would continue its chain, do not come back.
+    """Check that void entries behind rewritten entries do not come back.
 
-    Seeds seldom have an entry end where its segment does, and a segment that was just begun be cut off right behind it.
+    A truncation takes a segment off the log. The last entry that is left is then cut off too and written again, byte
+    for byte. The void entries of the segment would continue its chain.
+
+    Seeds rarely have an entry that ends exactly with its segment, and a cut right behind it in a segment that was just
+    begun.
     """
     log = DiskLog(SimDisk(Random(1)))
     log.append(20, term=1)
@@ -35,13 +38,13 @@ def void_entries_behind_rewritten_ones() -> None:
 
 
 def recycling_while_the_log_goes_on() -> None:
-    """A worker gives a trimmed segment the name of the next one, and just before that the log grows as far as it may:
-    its entries stay where they are.
+    """Check that recycling a segment leaves the entries of a growing log in place.
 
-    Seeds would have to fill a segment between two calls of one worker, once in a trim.
+    A worker gives a trimmed segment the name of the next segment. Just before that the log grows as far as it may.
+    Seeds would have to fill a segment between two calls of a worker, once per trim.
     """
     log = DiskLog(SimDisk(Random(1)))
-    while log.store.end_position < 2.8 * SEGMENT_BYTES:  # the next segment is there by then
+    while log.store.end_position < 2.8 * SEGMENT_BYTES:  # the next segment exists by then
         log.append(1, term=1)
     log.sync()
     indexes = range(log.store.last_index)
@@ -72,7 +75,10 @@ def recycling_while_the_log_goes_on() -> None:
 
 
 def _grow(log: DiskLog) -> int:
-    """Append as an event loop does, until entries would have to wait for space; returns how many that were."""
+    """Append as an event loop does, until entries would have to wait for space.
+
+    Return the number of entries appended.
+    """
     store = log.store
     for count in range(100):
         entry = bytearray(HEADER_BYTES + 100)
@@ -89,10 +95,11 @@ def _claim_nothing(_metas: object, **_: object) -> bool:
 
 
 def leadership_lost_while_entries_wait_for_space() -> None:
-    """A leader whose disk takes its time is deposed while its entries wait for space: they are dropped, and none is
-    proposed when it leads again.
+    """Check a leader that is deposed while its entries wait for space.
 
-    Workers of seeds are seldom as slow as it takes to depose a leader.
+    They are dropped, and not proposed in a later term.
+
+    Workers of seeds are rarely slow enough for a leader to be deposed in this time.
     """
     group, workload = running_group()
     leader = group.leader
