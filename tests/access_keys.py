@@ -1,4 +1,4 @@
-"""The key file of tests: what a checkout makes of it others may read, and then it is refused."""
+"""Key file of the tests. Files of a checkout are readable for others, and such a key file is refused."""
 
 from pathlib import Path
 from typing import Final

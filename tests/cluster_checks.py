@@ -1,4 +1,4 @@
-"""Checks that every test which breaks a cluster of real processes makes afterwards."""
+"""Checks and helpers for tests that break a cluster of real processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CATCH_UP_SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Look again and again until `condition` holds or the time is over; returns whether it held."""
+    """Poll until `condition` holds or the time is over, and return whether it held."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
@@ -28,7 +28,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def status_of(cluster: LocalCluster, node_id: str) -> NodeStatus:
-    """What a node says of itself, asked again until it answers: a second may be too short for that."""
+    """Return a node's status. Repeat the request until it is answered: one answer may take longer than a second."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while (status := cluster.status(node_id)) is None:
         assert time.monotonic() < deadline, f"{node_id} does not answer"
@@ -37,7 +37,7 @@ def status_of(cluster: LocalCluster, node_id: str) -> NodeStatus:
 
 
 def dledger(*arguments: str, timeout: float = 120.0, codes: Container[int] = (0,)) -> str:
-    """Run the `dledger` command; returns what it printed, fails if its exit code is not one of `codes`."""
+    """Run the `dledger` command, and return its output. Fail if its exit code is not one of `codes`."""
     command = [sys.executable, "-m", "dledger_admin", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode in codes, f"dledger {' '.join(arguments)}: {done.stdout}{done.stderr}"
@@ -45,7 +45,7 @@ def dledger(*arguments: str, timeout: float = 120.0, codes: Container[int] = (0,
 
 
 async def read_topic(namesrv: str, topic: str) -> list[ReceivedMessage]:
-    """Every message a topic holds, queue by queue in order, from first to end offset as they are when this starts."""
+    """Return every message of a topic, queue by queue in order, from first to end offset at the time of the call."""
     messages: list[ReceivedMessage] = []
     async with Admin(namesrv) as admin, PullConsumer(namesrv, "checker", timeout=READ_SECONDS) as consumer:
         queues = await _queues(consumer, topic)
@@ -59,7 +59,7 @@ async def read_topic(namesrv: str, topic: str) -> list[ReceivedMessage]:
 
 
 async def _queues(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...]:
-    """A topic's queues. One that a send has just created is known to the name server a moment later."""
+    """Return a topic's queues. The name server learns of a new topic a moment after a send has created it."""
     async with asyncio.timeout(READ_SECONDS):
         while True:
             try:
@@ -69,23 +69,26 @@ async def _queues(consumer: PullConsumer, topic: str) -> tuple[MessageQueue, ...
 
 
 def create_topic(cluster: LocalCluster, topic: str, queues: int = 4) -> None:
-    """Make a topic in every group, known to the name server on return: a stock client asks again only after 30 s."""
+    """Create a topic in every group, and wait until the name server knows it.
+
+    A stock client that does not find the topic asks again only after 30 s.
+    """
     with SyncAdmin(cluster.namesrv) as admin:
         admin.create_topic(topic, queues=queues)
 
 
 def stored_messages(cluster: LocalCluster, topic: str) -> list[ReceivedMessage]:
-    """`read_topic` for tests without an event loop."""
+    """Call `read_topic` in a test without an event loop."""
     return asyncio.run(read_topic(cluster.namesrv, topic))
 
 
 def bodies_of(messages: Iterable[ReceivedMessage]) -> list[str]:
-    """The messages' bodies as text."""
+    """Return the messages' bodies as text."""
     return [message.body.decode() for message in messages]
 
 
 def assert_offsets_unique_and_dense(messages: Iterable[ReceivedMessage]) -> None:
-    """Each queue's messages have the offsets 0, 1, 2, … without a repetition or a gap."""
+    """Check that each queue's messages have the offsets 0, 1, 2, … without a repetition or a gap."""
     offsets: dict[MessageQueue, list[int]] = {}
     for message in messages:
         offsets.setdefault(message.queue, []).append(message.queue_offset)
@@ -96,7 +99,8 @@ def assert_offsets_unique_and_dense(messages: Iterable[ReceivedMessage]) -> None
 def stop_and_compare_logs(cluster: LocalCluster, group: str = "broker-a") -> int:
     """Let the replicas catch up, stop the cluster, and compare their logs byte by byte.
 
-    The cluster needs a `data_dir` of its own, which outlives it. Returns how many bytes all replicas agreed on.
+    The cluster needs a `data_dir` of its own, which outlives it. Return the number of bytes on which all replicas
+    agreed.
     """
     cluster.wait_ready(timeout=CATCH_UP_SECONDS)
     directories = [cluster.data_dir / node_id for node_id in cluster.members(group)]
@@ -106,7 +110,10 @@ def stop_and_compare_logs(cluster: LocalCluster, group: str = "broker-a") -> int
 
 
 def compare_logs(directories: list[Path], committed: int) -> int:
-    """Compare the logs of stopped nodes, each of which must hold at least the entries up to index `committed`."""
+    """Compare the logs of stopped nodes, and return the end position of the comparison.
+
+    Each log must hold at least the entries up to index `committed`.
+    """
     report = json.loads(dledger("log", "verify", *map(str, directories), "-o", "json"))
     assert report["ok"], report
     for log in report["logs"]:
@@ -117,7 +124,7 @@ def compare_logs(directories: list[Path], committed: int) -> int:
 
 
 async def eventually(seconds: float, description: str, condition: Callable[[], Awaitable[bool]]) -> None:
-    """Await `condition()` until it is true. Errors of the client count as not yet."""
+    """Await `condition()` until it is true. Errors of the client count as false."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         try:

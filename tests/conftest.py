@@ -1,4 +1,4 @@
-"""Settings that hold for every test, and the rule that nothing is skipped silently where CI runs."""
+"""Settings for every test, and the rule that CI fails for skipped tests without a known reason."""
 
 import os
 from collections.abc import Generator
@@ -8,10 +8,12 @@ from types import FrameType
 import pytest
 from hypothesis import settings
 
-from dledger import loop_guard
+from dledger_base import loop_guard
 
-HELPERS = {path.stem for path in Path(__file__).parent.rglob("*.py") if not path.stem.startswith(("test_", "conftest"))}
-"""Modules that tests import. Pytest rewrites their assertions too, so that a failing one tells its values."""
+HELPERS = {
+    path.stem for path in Path(__file__).parent.rglob("*.py") if not path.stem.startswith(("test_", "conftest", "__"))
+}
+"""Modules that tests import. Pytest rewrites their assertions too, so that a failure shows its values."""
 pytest.register_assert_rewrite(*sorted(HELPERS))
 
 SERVING = (
@@ -20,14 +22,14 @@ SERVING = (
     "dledger.replica.",
     "dledger_broker.",
     "dledger_namesrv.",
-    "dledger_serving.",
+    "dledger_base.",
 )
 """Modules that run on the loop of a node or name server."""
-NOT_SERVING = ("dledger_broker.testing.", "dledger_sim.brokers.")
+NOT_SERVING = ("dledger_base.loop_guard", "dledger_broker.testing.", "dledger_sim.brokers.")
 
 
 def is_a_tests_own(caller: FrameType) -> bool:
-    """Whether a test does disk work on its own loop, which no node waits for."""
+    """Return whether a test does disk work on its own loop, which no node waits for."""
     frame: FrameType | None = caller
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
@@ -39,7 +41,7 @@ def is_a_tests_own(caller: FrameType) -> bool:
 
 loop_guard.watch(is_a_tests_own)
 
-# Repeatable everywhere; HYPOTHESIS_PROFILE=search looks for new counterexamples.
+# Examples are repeatable by default. HYPOTHESIS_PROFILE=search looks for new counterexamples.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -48,10 +50,11 @@ ALLOWED_SKIPS = (
     "the only wheel of rocketmq 0.4.4 is for Linux on x86-64",
     "mounting a small file system takes root",
     "strace is not installed",
-    "the native part is not built",  # .ci/run says so, too
+    "this file system reads no page",
+    "the native part is not built",  # .ci/run reports this too
     "no NATS v",  # `make bench-peers` fetches it
 )
-"""Reasons for which a test may be skipped although CI=true; any other skip fails there."""
+"""Reasons for which a test may be skipped although CI=true. Any other skip fails there."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,7 +72,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def loops_do_no_disk_work() -> Generator[None]:
-    """Disk work on an event loop fails the test, even if what did it caught the error that it got."""
+    """Fail a test with disk work on an event loop, also if the code caught the error."""
     loop_guard.violations.clear()
     yield
     assert not loop_guard.violations, "disk work on an event loop"

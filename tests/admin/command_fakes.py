@@ -1,9 +1,9 @@
-"""A small cluster, and commands that are run against it."""
+"""A small fake cluster, and commands that are run against it."""
 
 import json
 from typing import ClassVar
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from dledger_admin.cli import main
 from dledger_admin.commands import client_calls, consume, spark_sessions
@@ -19,10 +19,7 @@ from dledger_client import (
     ReceivedMessage,
     TopicRoute,
 )
-from dledger_remoting.errors import (
-    QueryNotFound,
-    TopicNotExist,
-)
+from dledger_remoting.errors import QueryNotFound, TopicNotExist
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
@@ -31,7 +28,7 @@ from dledger_remoting.traces import traces_about
 QUEUE = MessageQueue("orders", "broker-a", 1)
 
 
-def message(body: bytes = b"hello", offset: int = 7) -> ReceivedMessage:
+def message(body: bytes = b"hello", offset: int = 7, fault: str | None = None) -> ReceivedMessage:
     return ReceivedMessage(
         topic="orders",
         body=body,
@@ -46,11 +43,31 @@ def message(body: bytes = b"hello", offset: int = 7) -> ReceivedMessage:
         born_timestamp_ms=1000,
         stored_timestamp_ms=2000,
         reconsume_times=0,
+        fault=fault,
     )
 
 
-class FakeAdmin:
-    """Answers as a small cluster would."""
+class Entered:
+    """Context that does nothing at its begin and end."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+
+def recording(what):
+    """Return a method of a fake that adds this word and its arguments to the fake's `calls`."""
+
+    async def method(self, *arguments, **options):
+        self.calls.append((what, *arguments, *options.values()))
+
+    return method
+
+
+class FakeAdmin(Entered):
+    """Administration client that answers as a small cluster does."""
 
     calls: ClassVar[list[tuple]] = []
     trace_bodies: ClassVar[list[bytes]] = []
@@ -59,23 +76,18 @@ class FakeAdmin:
         if namesrv == "127.0.0.1:1":
             raise ConnectError(namesrv, "refused")
 
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *error):
-        return None
-
     async def create_topic(self, topic, *, queues, perm, broker_groups, attributes, **_kept):
         self.calls.append(("create", topic, queues, perm, broker_groups, attributes))
 
-    async def delete_topic(self, topic):
-        self.calls.append(("delete", topic))
+    delete_topic = recording("delete")
+    unpin = recording("unpin")
+    delete_group = recording("delete group")
+    set_offset = recording("set")
+    forget_group = recording("forget")
+    clone_offsets = recording("clone")
 
     async def pins(self):
         return {"broker-a": [PinRow("nightly", 4096, 3_600_000, 1_700_000_000_000)], "broker-b": []}
-
-    async def unpin(self, name, *, broker_groups):
-        self.calls.append(("unpin", name, broker_groups))
 
     async def topics(self, *, include_system):
         own = ["%RETRY%readers", "broker-a", "c", "c_REPLY_TOPIC", "orders"]
@@ -101,9 +113,6 @@ class FakeAdmin:
     async def create_group(self, config):
         self.calls.append(("create group", config.group_name, config.consume_enable, config.retry_max_times))
 
-    async def delete_group(self, name):
-        self.calls.append(("delete group", name))
-
     members_of_billing: ClassVar[list[GroupMember]] = []
 
     async def members(self, name):
@@ -125,9 +134,6 @@ class FakeAdmin:
     async def offsets(self, name, topic):
         return [QueueStatus(QUEUE._replace(topic=topic), 3, 10, 8)]
 
-    async def set_offset(self, name, queue, offset):
-        self.calls.append(("set", name, queue, offset))
-
     async def settings(self, *, broker_groups=None):
         return {"broker-a": {"retention_hours": "48"}, "broker-b": {}}
 
@@ -140,24 +146,18 @@ class FakeAdmin:
     async def put_quota(self, quota, *, broker_groups=None):
         self.calls.append(("put quota", quota, broker_groups))
 
-    async def clone_offsets(self, source, target, *, topic=None):
-        self.calls.append(("clone", source, target, topic))
-
     async def broker_groups(self):
         return {"broker-a": BrokerData("c", "broker-a", {0: "127.0.0.1:10911", 2: "127.0.0.1:10921"})}
 
     async def cluster_info(self):
         return ClusterInfo(await self.broker_groups(), {"c": ["broker-a"]})
 
-    async def forget_group(self, name):
-        self.calls.append(("forget", name))
-
-    async def message_by_id(self, offset_message_id):
+    async def message_by_id(self, offset_message_id, *, keep_unreadable):
         if offset_message_id != "OFFSET":
             raise NotFoundError(QueryNotFound(f"no message has the offset message id {offset_message_id}"))
         return message()
 
-    async def messages_by_key(self, topic, key, *, unique, max_messages):
+    async def messages_by_key(self, topic, key, *, unique, max_messages, keep_unreadable):
         self.calls.append(("by key", topic, key, unique, max_messages))
         return [message(b"\xff")] if key != "unused" else []
 
@@ -169,7 +169,7 @@ class FakeAdmin:
 
 
 def use_fakes(monkeypatch):
-    """Have commands talk to `FakeAdmin`, which has not been asked anything yet."""
+    """Let commands use a fresh `FakeAdmin`."""
     FakeAdmin.calls = []
     for module in (client_calls, consume):
         monkeypatch.setattr(module, "Admin", FakeAdmin)
@@ -177,20 +177,40 @@ def use_fakes(monkeypatch):
         monkeypatch.setattr(module, "require_name_server", lambda namesrv: None)
 
 
-def dledger(*arguments: str, stdin: str = "") -> str:
-    result = CliRunner().invoke(main, list(arguments), input=stdin)
+def answering(answer):
+    """Return a method of a fake that gives this answer, or raises it if it is an error."""
+
+    async def method(_self, *_arguments, **_options):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return method
+
+
+def run(*words: object, stdin: str | bytes = "") -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words], input=stdin)
+
+
+def dledger(*words: object, stdin: str = "") -> str:
+    result = run(*words, stdin=stdin)
     assert result.exit_code == 0, result.output
     return result.output
 
 
-def as_json(*arguments: str):
-    return json.loads(dledger(*arguments, "-o", "json"))
+def as_json(*words: object):
+    return json.loads(dledger(*words, "-o", "json"))
 
 
-def fails_in_one_line(*arguments: str) -> str:
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
+def refused(*words: object, code: int = 1, stdin: str | bytes = "") -> str:
+    """Return the error of a command that prints nothing else."""
+    result = run(*words, stdin=stdin)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
     return result.stderr
+
+
+def fails_in_one_line(*words: object) -> str:
+    error = refused(*words)
+    assert error.startswith(("Error: ", '{"error":'))
+    assert error.count("\n") == 1
+    return error

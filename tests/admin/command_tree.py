@@ -8,7 +8,7 @@ from dledger_admin.cli import main
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield the commands and groups of commands by the words that call them, `dledger` itself under none."""
+    """Yield all commands and groups of commands with the words that call them. `dledger` itself has no words."""
     tree: list[tuple[tuple[str, ...], click.Command]] = [((), main)]
     while tree:
         words, command = tree.pop()
@@ -19,5 +19,5 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 
 
 def leaves() -> list[tuple[tuple[str, ...], click.Command]]:
-    """Return the commands that do something."""
+    """Return the commands that are no groups of commands."""
     return [(words, command) for words, command in commands() if not isinstance(command, click.Group)]

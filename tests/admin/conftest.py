@@ -1,4 +1,4 @@
-"""Stand-ins for the processes of a cluster, which keep their contract with `dledger` and do no more."""
+"""Stand-ins for the processes of a cluster, which do only what `dledger` relies on."""
 
 import socket
 from pathlib import Path
@@ -104,7 +104,7 @@ def stub_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ports() -> tuple[int, int]:
-    """A base port with room for one group of three, and a name server port."""
+    """Return a base port with room for one group of three, and a name server port."""
     from dledger_client.testing.ports import find_free_block
 
     base = find_free_block([*range(23), 90])
@@ -113,6 +113,6 @@ def ports() -> tuple[int, int]:
 
 @pytest.fixture
 def listener():
-    """A socket of this process that listens on a free port of 127.0.0.1."""
+    """Return a socket of this process that listens on a free port of 127.0.0.1."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server

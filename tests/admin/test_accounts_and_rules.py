@@ -1,4 +1,4 @@
-"""Accounts and rules from the command line, on a broker's own account of what rules mean."""
+"""Accounts and rules from the command line, with the broker's own explanation of rules."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from base64 import b64decode
 from typing import ClassVar
 
 import pytest
-from command_fakes import as_json, dledger, fails_in_one_line, use_fakes
+from command_fakes import Entered, as_json, dledger, fails_in_one_line, recording, run, use_fakes
 
 from dledger_admin.commands import account_calls
+from dledger_base.access_keys import access_keys
 from dledger_client import AccessRule, AccountInfo, Credentials
 from dledger_remoting.plain_accounts import PlainAccountHeader
 from dledger_remoting.root_account import root_credentials
@@ -17,44 +18,28 @@ from tests.access_keys import KEY_FILE
 KEY = ("--key-file", str(KEY_FILE))
 
 
-class FakeAccountAdmin:
-    """Keeps what it is asked; knows three accounts."""
+class FakeAccountAdmin(Entered):
+    """Account client that records requests and knows three accounts."""
 
     calls: ClassVar[list[tuple]] = []
 
     def __init__(self, namesrv: str, credentials: Credentials, *, tls: object = None) -> None:
-        assert (credentials, tls) == (root_credentials(KEY_FILE), None)
+        assert (credentials, tls) == (root_credentials(access_keys(KEY_FILE)), None)
 
-    async def __aenter__(self):
-        return self
+    create = recording("create")
+    put_plain = recording("plain")
+    put_white_list = recording("white list")
+    drop_earlier = recording("drop_earlier")
+    delete = recording("delete")
+    grant = recording("grant")
+    revoke = recording("revoke")
 
-    async def __aexit__(self, *error):
-        return None
-
-    async def create(self, name, secret, *, is_admin):
-        self.calls.append(("create", name, secret, is_admin))
-
-    async def put_plain(self, account):
-        self.calls.append(("plain", account))
-
-    async def put_white_list(self, addresses):
-        self.calls.append(("white list", addresses))
-
-    async def change(self, name, *, secret=None, is_enabled=None):
-        self.calls.append(("change", name, secret, is_enabled))
-
-    async def delete(self, name):
-        self.calls.append(("delete", name))
+    async def change(self, name, *, secret=None, is_enabled=None, keeps_earlier=False):
+        self.calls.append(("change", name, secret, is_enabled, *["keeps"] * keeps_earlier))
 
     async def accounts(self):
         found = [AccountInfo("app", False, True), AccountInfo("gone", False, False), AccountInfo("root2", True, True)]
         return {"broker-a": found}
-
-    async def grant(self, name, rule):
-        self.calls.append(("grant", name, rule))
-
-    async def revoke(self, name, resource, *, is_default):
-        self.calls.append(("revoke", name, resource, is_default))
 
     async def rules(self):
         rules = [
@@ -72,13 +57,13 @@ def cluster(monkeypatch):
     monkeypatch.setattr(account_calls, "AccountAdmin", FakeAccountAdmin)
 
 
-def test_a_new_key_is_one_that_a_key_file_takes(tmp_path):
+def test_new_key_prints_a_fresh_key_that_a_key_file_accepts(tmp_path):
     key = dledger("account", "new-key").strip()
     assert len(b64decode(key)) == 32
     path = tmp_path / "keys"
     path.touch(0o600)
     path.write_text(key)
-    assert root_credentials(path).access_key == "dledger.root"
+    assert root_credentials(access_keys(path)).access_key == "dledger.root"
     assert dledger("account", "new-key").strip() != key
 
 
@@ -89,7 +74,10 @@ def test_a_secret_is_made_and_shown_where_an_account_is_made_or_rotated():
         ("create", "app", made["secret"], True),
         ("change", "app", rotated["secret"], None),
     ]
-    assert made["secret"] != rotated["secret"]
+    kept = as_json("account", "rotate", "app", "--keep-earlier", *KEY)
+    assert as_json("account", "drop-earlier", "app", *KEY)["state"] == "has its newest secret alone"
+    assert FakeAccountAdmin.calls[2:] == [("change", "app", kept["secret"], None, "keeps"), ("drop_earlier", "app")]
+    assert len({made["secret"], rotated["secret"], kept["secret"]}) == 3
     assert len(made["secret"]) >= 32
     assert "secret: " in dledger("account", "create", "app", *KEY)
 
@@ -97,7 +85,8 @@ def test_a_secret_is_made_and_shown_where_an_account_is_made_or_rotated():
 def test_accounts_are_disabled_enabled_deleted_and_listed():
     assert as_json("account", "disable", "app", *KEY) == {"account": "app", "state": "disabled"}
     dledger("account", "enable", "app", *KEY)
-    dledger("account", "delete", "app", *KEY)
+    dledger("account", "delete", "--yes", "app", *KEY)
+    assert "no account 'nobody'" in fails_in_one_line("account", "delete", "--yes", "nobody", *KEY)
     assert FakeAccountAdmin.calls == [("change", "app", None, False), ("change", "app", None, True), ("delete", "app")]
     first, *_ = as_json("account", "list", *KEY)
     assert first == {"broker_group": "broker-a", "account": "app", "admin": False, "enabled": True}
@@ -132,20 +121,12 @@ def test_rules_are_granted_revoked_and_listed():
         (("root2", "Log", "Cluster:c"), "allowed", 0),
     ],
 )
-def test_what_an_account_would_be_answered_is_told(words, verdict, code):
+def test_acl_test_prints_the_verdict_for_an_account(words, verdict, code):
     result = run("acl", "test", *words, *KEY)
     assert (result.output.strip(), result.exit_code) == (f"broker-a: {verdict}", code)
 
 
-def run(*words: str):
-    from click.testing import CliRunner
-
-    from dledger_admin.cli import main
-
-    return CliRunner().invoke(main, list(words))
-
-
-def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
+def test_a_refused_account_or_acl_command_fails_with_one_line(tmp_path):
     wrong = tmp_path / "keys"
     wrong.touch(0o600)
     wrong.write_text("c2hvcnQ=\n")

@@ -1,4 +1,4 @@
-"""Asking of a group's leaders: the one that is asked to change a group, and the way it is asked."""
+"""Requests to group leaders: the right leader gets a change, in the right form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_leader_of_the_group_with_the_member_is_asked():
         ([A], "n0", "broker-b", "no leader of broker-b is found"),
     ],
 )
-def test_a_node_that_is_not_found_is_answered_with_those_that_are(leaders, node_id, group, words):
+def test_an_unknown_node_is_refused_with_the_known_nodes(leaders, node_id, group, words):
     with pytest.raises(AdminError, match=words):
         leader_with(leaders, node_id, group)
 
@@ -45,19 +45,9 @@ def test_a_node_that_is_not_found_is_answered_with_those_that_are(leaders, node_
 @pytest.mark.parametrize(("told", "found"), [("10.0.0.1:10913", ("10.0.0.1", 10913)), (None, None)])
 def test_a_leader_tells_where_its_http_port_is(told, found):
     report = NodeReport(
-        node_id="n0",
-        group="broker-a",
-        role="leader",
-        term=3,
-        commit_index=1,
-        applied_index=1,
-        first_position=0,
-        last_position=1,
-        durable_position=1,
-        ready=True,
-        voters=["n0", "n1"],
-        learners=["n2"],
-    )
+        node_id="n0", group="broker-a", role="leader", term=3, commit_index=1, applied_index=1, first_position=0,
+        last_position=1, durable_position=1, ready=True, voters=["n0", "n1"], learners=["n2"],
+    )  # fmt: skip
     listed = {"broker-a": BrokerData("c", "broker-a", {0: "10.0.0.1:10911"})}
     survey = Survey(
         [NameServerAnswer(address="ns:9876", groups=listed)], {"10.0.0.1:10911": NodeAnswer(http=told, report=report)}
@@ -67,7 +57,7 @@ def test_a_leader_tells_where_its_http_port_is(told, found):
 
 @contextmanager
 def leader_that_wants_proof() -> Iterator[tuple[Leader, list[str]]]:
-    """A leader's HTTP port, and the requests that passed."""
+    """Run a leader's HTTP port that requires proofs. Yield it and the requests that passed."""
     gate = Gatekeeper(SECRET, time.monotonic)
     passed: list[str] = []
 
@@ -101,20 +91,15 @@ def leader_that_wants_proof() -> Iterator[tuple[Leader, list[str]]]:
             thread.join()
 
 
-def test_a_leader_is_asked_with_proof_and_its_words_are_given_back():
+def test_requests_to_a_leader_carry_a_proof_of_the_right_secret_and_return_its_answer():
     with leader_that_wants_proof() as (leader, passed):
         assert ask_to_lead(leader, "n1", SECRET) == "done"
         assert ask_to_remove(leader, "n/2", SECRET) == "done"
         with pytest.raises(AdminError, match="n0, which leads, refuses: done"):
             ask_to_lead(leader, "stranger", SECRET)
-    assert passed == ["PUT /leader/n1", "DELETE /members/n%2F2", "PUT /leader/stranger"]
-
-
-def test_a_wrong_secret_is_said_to_be_one():
-    with leader_that_wants_proof() as (leader, passed):
         with pytest.raises(AdminError, match="the secret is not this group's"):
             ask_to_lead(leader, "n1", b"t" * 32)
-    assert passed == []
+    assert passed == ["PUT /leader/n1", "DELETE /members/n%2F2", "PUT /leader/stranger"]
 
 
 def test_a_leader_that_cannot_be_asked_is_named():

@@ -1,4 +1,4 @@
-"""A cluster directory is founded once: whatever interrupts it, no node ever gets a second identity."""
+"""A cluster directory is founded once: no interruption ever gives a node a second identity."""
 
 import os
 import shutil
@@ -20,11 +20,11 @@ SEGMENT_BYTES = 1 << 20
 
 
 class PowerLossError(Exception):
-    """Stands for the end of the process."""
+    """Error that stands for the end of the process."""
 
 
 def found(data_dir: Path) -> None:
-    """Do what one run of `up` does to the directory."""
+    """Do to the directory what one run of `up` does."""
     layout = ClusterLayout(data_dir, groups=2, nodes=3)
     check_data_dir(data_dir)
     manifest = read_manifest(data_dir) or founding_manifest(layout, None, SEGMENT_BYTES)
@@ -53,11 +53,10 @@ def test_each_node_of_a_group_is_a_founding_voter_with_the_incarnation_of_the_ma
 
 def test_the_secret_is_readable_by_its_owner_only_and_lasts(tmp_path):
     found(tmp_path)
-    secret = tmp_path / "secret"
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    before = secret.read_bytes()
+    before = (tmp_path / "secret").read_bytes()
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     found(tmp_path)
-    assert secret.read_bytes() == before
+    assert (tmp_path / "secret").read_bytes() == before
 
 
 def test_a_crash_at_any_step_is_completed_by_the_next_run_without_a_second_identity(tmp_path, monkeypatch):
@@ -119,34 +118,27 @@ def test_a_foreign_node_directory_stops_an_incomplete_bootstrap(tmp_path):
         complete_bootstrap(ClusterLayout(tmp_path, 2, 3), msgspec.structs.replace(manifest, complete=False))
 
 
-def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path):
+def test_a_path_with_foreign_files_or_a_file_is_refused_and_unchanged(tmp_path):
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(LayoutError, match=r"not empty \(thesis.txt\) and holds no cluster.json"):
         check_data_dir(tmp_path)
     assert os.listdir(tmp_path) == ["thesis.txt"]
-
-
-def test_a_file_is_not_a_directory(tmp_path):
-    (tmp_path / "file").write_text("x")
     with pytest.raises(LayoutError, match="is a file: give a directory"):
-        check_data_dir(tmp_path / "file")
+        check_data_dir(tmp_path / "thesis.txt")
 
 
-def test_what_an_interrupted_first_step_leaves_is_harmless(tmp_path):
-    for name in bootstrap._HARMLESS:
+def test_leftovers_of_an_interrupted_first_step_do_not_block_a_bootstrap(tmp_path):
+    for name in bootstrap._LEFTOVER_FILES:
         (tmp_path / name).write_text("half")
     check_data_dir(tmp_path)
 
 
-def test_a_manifest_of_a_newer_format_is_not_guessed_at(tmp_path):
+def test_a_manifest_of_a_newer_format_or_a_damaged_one_is_named(tmp_path):
     found(tmp_path)
     path = tmp_path / "cluster.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 9'))
     with pytest.raises(LayoutError, match="has format 9, this program knows up to 1"):
         read_manifest(tmp_path)
-
-
-def test_a_damaged_manifest_is_named(tmp_path):
-    (tmp_path / "cluster.json").write_text("{")
+    path.write_text("{")
     with pytest.raises(LayoutError, match=r"cluster.json is not a cluster manifest"):
         read_manifest(tmp_path)

@@ -1,4 +1,4 @@
-"""The files of a cluster's directory on disks that take no more."""
+"""Files of a cluster's directory on full disks."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from dledger_admin.errors import AdminError
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Call it, and no file can be made or written any more, as when not even a directory entry fits."""
+    """Return a function after whose call no file can be created or written, as if no directory entry fitted."""
 
     def refuse(path, flags, *rest, **more):
         if flags & os.O_CREAT:
@@ -27,7 +27,7 @@ def full_disk(monkeypatch):
     return lambda: monkeypatch.setattr(os, "open", refuse)
 
 
-def test_nothing_that_up_writes_is_written_again_unless_it_has_changed(tmp_path, full_disk):
+def test_up_rewrites_only_files_that_changed(tmp_path, full_disk):
     layout = ClusterLayout(tmp_path / "c", groups=1, nodes=3)
     manifest = complete_bootstrap(layout, founding_manifest(layout, None, 1 << 20))
     write_config_files(layout, manifest, Overrides())
@@ -39,9 +39,11 @@ def test_nothing_that_up_writes_is_written_again_unless_it_has_changed(tmp_path,
         write_config_files(layout, manifest, Overrides(brokers={"flush": "async"}))
 
 
-def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_is_named_and_an_existing_one_gets_the_mode(tmp_path, monkeypatch):
     path = tmp_path / "cluster.json"
     write_durably(path, b"old")
+    write_durably(path, b"old", mode=0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
 
     def refuse(descriptor):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
@@ -51,13 +53,6 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing_behind(tmp_pa
         write_durably(path, b"new")
     assert [one.name for one in tmp_path.iterdir()] == ["cluster.json"]
     assert path.read_bytes() == b"old"
-
-
-def test_what_is_there_with_another_mode_is_written_again(tmp_path):
-    path = tmp_path / "secret"
-    write_durably(path, b"s")
-    write_durably(path, b"s", mode=0o600)
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("written", ["cluster.json", "secret", "broker-a-n0"])

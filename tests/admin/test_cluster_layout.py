@@ -10,7 +10,7 @@ from dledger_admin.errors import LayoutError
 DIR = Path("/data")
 
 
-def test_node_k_of_group_g_has_the_documented_names_and_ports():
+def test_node_k_of_group_g_has_the_documented_names_and_ports_and_every_port_is_its_own():
     layout = ClusterLayout(DIR, groups=2, nodes=3, namesrv_port=9000, base_port=20000)
     place = layout.place("broker-b-n2")
     assert (place.group, place.number) == ("broker-b", 2)
@@ -18,9 +18,6 @@ def test_node_k_of_group_g_has_the_documented_names_and_ports():
     assert place.follower_broker_id == 3
     assert place.directory == DIR / "broker-b-n2"
     assert layout.namesrv_address == "127.0.0.1:9000"
-
-
-def test_every_port_of_a_cluster_is_its_own():
     ports = [port for port, _ in ClusterLayout(DIR, groups=5, nodes=9).ports()]
     assert len(ports) == len(set(ports)) == 1 + 5 * 9 * 4
 

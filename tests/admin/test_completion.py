@@ -1,14 +1,14 @@
-"""Shells complete commands, and names of what there is; nothing else ever appears in somebody's line."""
+"""Shells complete commands and names of existing things. Nothing else ever appears in the user's line."""
 
 import logging
 import os
 import subprocess
 import sys
 
-import click
 import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner
+from command_fakes import Entered
 
 from dledger_admin.cli import main
 from dledger_admin.cluster.bootstrap import founding_manifest
@@ -18,17 +18,11 @@ from dledger_admin.commands import completing
 from dledger_admin.commands.completion import COMPLETE_VARIABLE, is_asked_for, whole_words
 
 
-class FakeAdmin:
-    """Answers as a small cluster would."""
+class FakeAdmin(Entered):
+    """Administration client that answers as a small cluster does."""
 
     def __init__(self, namesrv):
         self.namesrv = namesrv
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *error):
-        return None
 
     async def topics(self, *, include_system):
         assert not include_system
@@ -42,26 +36,21 @@ class FakeAdmin:
 
 
 def completed(*words: str) -> list[str]:
-    """What a shell would offer for the last word."""
+    """Return what a shell would offer for the last word."""
     found = ShellComplete(main, {}, "dledger", COMPLETE_VARIABLE).get_completions(list(words[:-1]), words[-1])
     return [item.value for item in found]
 
 
 def completed_by_bash(words: list[str]) -> subprocess.CompletedProcess[str]:
-    """What the command tells bash, which has cut the line into words."""
+    """Return the command's answer to bash, which has split the line into words."""
     asked = {COMPLETE_VARIABLE: "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    return subprocess.run(
-        [sys.executable, "-c", "from dledger_admin.cli import main; main(prog_name='dledger')"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **asked},
-    )
+    command = [sys.executable, "-c", "from dledger_admin.cli import main; main(prog_name='dledger')"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **asked})
 
 
 @pytest.fixture
 def namesrv(monkeypatch, listener):
-    """A name server that takes connections, and a cluster behind it."""
+    """Run a name server that accepts connections, with a cluster behind it."""
     monkeypatch.setattr(completing, "Admin", FakeAdmin)
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -110,39 +99,10 @@ def test_names_come_from_the_cluster_that_the_line_names(monkeypatch, namesrv):
 def test_nodes_of_a_directory_are_completed(tmp_path):
     founded = ClusterLayout(tmp_path, 1, 3, 9876, 10911)
     write_manifest(tmp_path, founding_manifest(founded, None, 1 << 30))
+    nodes = ["broker-a-n0", "broker-a-n1", "broker-a-n2"]
     for command in ("stop", "status", "lead", "remove"):
-        assert completed("node", command, "--data", str(tmp_path), "broker-a-n") == [
-            "broker-a-n0",
-            "broker-a-n1",
-            "broker-a-n2",
-        ]
+        assert completed("node", command, "--data", str(tmp_path), "broker-a-n") == nodes
     assert completed("node", "start", "--data", str(tmp_path), "name") == ["namesrv"]
-
-
-def test_whatever_takes_a_name_of_the_cluster_completes_it():
-    context = click.Context(main)
-
-    def parameters(command, path):
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                yield from parameters(command.get_command(context, name), (*path, name))
-        else:
-            yield from ((" ".join(path), parameter) for parameter in command.params)
-
-    named = [
-        (path, one)
-        for path, one in parameters(main, ())
-        if one.type.name not in {"integer", "integer range"}
-        and any(word in one.name for word in ("topic", "group", "node"))
-    ]
-    assert len(named) > 20
-    creates = ("create", "up", "demo", "chaos")
-    lacking = [
-        f"{path} {one.name}"
-        for path, one in named
-        if one._custom_shell_complete is None and type(one.type).shell_complete is click.ParamType.shell_complete
-    ]
-    assert [name for name in lacking if not set(name.split()) & set(creates)] == []
 
 
 @pytest.mark.parametrize("words", [("topic", "delete", ""), ("consume", "--group", ""), ("cluster", "forget", "")])
@@ -162,14 +122,14 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch, liste
     assert logging.root.manager.disable == logging.NOTSET
 
 
-def test_what_bash_has_cut_at_colons_and_equal_signs_is_whole_again():
+def test_completion_rejoins_words_that_bash_cut_at_colons_and_equal_signs():
     cut = ["consume", "--namesrv", "h", ":", "9876", ";", "--topic", "=", "or"]
     assert whole_words(cut) == ["consume", "--namesrv", "h:9876", ";", "--topic=or"]
     assert whole_words(["--topic", "=", ""]) == ["--topic="]
     assert whole_words([""]) == [""]
 
 
-def test_bash_is_told_what_it_can_complete_and_nothing_else():
+def test_bash_gets_completions_or_no_output():
     told = completed_by_bash(["dledger", "topic", "de"])
     assert (told.returncode, told.stdout, told.stderr) == (0, "plain,delete\nplain,describe\n", "")
     for words in (["topic", "delete", "--namesrv", "127.0.0.1", ":", "1", "''"], ["\udcff", "x"]):
@@ -177,16 +137,13 @@ def test_bash_is_told_what_it_can_complete_and_nothing_else():
         assert (told.stdout.strip(), told.stderr) == ("", ""), words
 
 
-def test_bash_is_answered_with_whole_words_and_whatever_breaks_without_a_word(monkeypatch, capfd):
+def test_completion_uses_whole_words_and_fails_silently(monkeypatch, capfd):
     def broken(self, ctx):
         raise RuntimeError("no commands")
 
-    for name, value in (
-        (COMPLETE_VARIABLE, "bash_complete"),
-        ("COMP_WORDS", "dledger topic --namesrv=h : 1 de"),
-        ("COMP_CWORD", "5"),
-    ):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "dledger topic --namesrv=h : 1 de")
+    monkeypatch.setenv("COMP_CWORD", "5")
     assert is_asked_for()
     arguments = get_completion_class("bash")(main, {}, "dledger", COMPLETE_VARIABLE).get_completion_args()
     assert arguments == (["topic", "--namesrv=h:1"], "de")

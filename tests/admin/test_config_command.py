@@ -1,7 +1,8 @@
-"""`dledger config`: what a process would make of a file, before it is started with it."""
+"""`dledger config` shows how a process would read a file, before it is started with the file."""
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -22,35 +23,43 @@ address = "n1:10912"
 
 
 @pytest.fixture(autouse=True)
-def secret(tmp_path):
-    """The file that `BROKER` names, beside the files of a test."""
-    path = tmp_path / "secret"
-    path.touch(0o600)
-    path.write_bytes(b"s" * 32)
+def secret(tmp_path, monkeypatch):
+    """Change into a folder with the file that `BROKER` names."""
+    monkeypatch.chdir(tmp_path)
+    Path("secret").touch(0o600)
+    Path("secret").write_bytes(b"s" * 32)
+
+
+def written(text, name="broker.toml", **how):
+    Path(name).write_text(text, **how)
+    return Path(name).absolute()
+
+
+def shown_again(file):
+    """Return a file with the output of `config show`."""
+    return written(run("show", file).stdout, "again.toml")
 
 
 def run(*words):
     return CliRunner().invoke(main, ["config", *(str(word) for word in words)])
 
 
-def test_what_is_shown_is_the_whole_configuration_and_the_same_when_it_is_read_again(tmp_path):
-    file = tmp_path / "broker.toml"
-    file.write_text(BROKER)
+def test_config_show_prints_a_whole_configuration_that_reads_back_equal(tmp_path):
+    file = written(BROKER)
     shown = run("show", file)
     assert shown.exit_code == 0
     table = tomllib.loads(shown.stdout)
     assert (table["port"], table["peer_port"], table["http_port"]) == (10911, 10912, 10913)
     assert table["data_dir"] == str(tmp_path / "node")
-    again = tmp_path / "again.toml"
-    again.write_text(shown.stdout)
-    assert load_broker_config(again) == load_broker_config(file)
+    assert load_broker_config(shown_again(file)) == load_broker_config(file)
     told = json.loads(run("show", file, "-o", "json").stdout)
     assert {key: one["value"] for key, one in told.items()} == table
+    filtering = written(f'{BROKER}[class_filters]\nLarge = "shop.filters:large"\n')
+    assert load_broker_config(shown_again(filtering)).class_filters == {"Large": "shop.filters:large"}
 
 
-def test_each_value_says_where_it_comes_from(tmp_path):
-    file = tmp_path / "broker.toml"
-    file.write_text(f"# mine\nbrokerName = 'broker-a'{BROKER.replace('broker_group', '# broker_group')}")
+def test_config_show_names_the_source_of_each_value():
+    file = written(f"# mine\nbrokerName = 'broker-a'{BROKER.replace('broker_group', '# broker_group')}")
     lines = run("show", file).stdout.splitlines()
     assert 'broker_group = "broker-a"  # line 2, brokerName' in lines
     assert 'node_id = "broker-a-n0"  # line 4' in lines
@@ -62,18 +71,11 @@ def test_each_value_says_where_it_comes_from(tmp_path):
     assert told["port"] == {"value": 10911, "from": "default"}
 
 
-def test_values_of_rocketmqs_own_file_say_where_they_come_from(tmp_path):
-    file = tmp_path / "broker.conf"
-    file.write_text("brokerName=broker-a\n\n#\nlistenPort=20911\nnode_id=n0\ndata_dir=d\n")
-    assert "port = 20911  # line 4, listenPort" in run("show", file).stdout.splitlines()
-
-
-def test_a_name_servers_command_line_counts_before_its_file(tmp_path):
-    file = tmp_path / "namesrv.toml"
-    file.write_text('log_format = "json"\n[namesrv]\nport = 9999\nmax_in_flight = 5\n')
+def test_a_name_servers_command_line_counts_before_its_file():
+    file = written('log_format = "json"\n[namesrv]\nport = 9999\nscan_interval_ms = 50\n', "namesrv.toml")
     lines = run("show", file, "--port", 7777).stdout.splitlines()
     assert "port = 7777  # command line" in lines
-    assert "max_in_flight = 5  # line 4" in lines
+    assert "scan_interval_ms = 50  # line 4" in lines
     assert 'log_format = "text"  # default' in lines
     file.write_text(BROKER)
     refused = run("show", file, "--port", 7777)
@@ -81,33 +83,14 @@ def test_a_name_servers_command_line_counts_before_its_file(tmp_path):
     assert "is a broker's, whose command line has no --port" in refused.stderr
 
 
-def test_code_of_class_filters_is_shown_as_it_is_read(tmp_path):
-    file = tmp_path / "broker.toml"
-    file.write_text(f'{BROKER}[class_filters]\nLarge = "shop.filters:large"\n')
-    again = tmp_path / "again.toml"
-    again.write_text(run("show", file).stdout)
-    assert load_broker_config(again).class_filters == {"Large": "shop.filters:large"}
-
-
-def test_a_name_servers_file_is_known_by_its_keys(tmp_path):
-    file = tmp_path / "namesrv.toml"
-    file.write_text("listenPort = 9999\n")
+def test_a_name_servers_file_is_known_by_its_keys():
+    file = written("listenPort = 9999\n", "namesrv.toml")
     assert tomllib.loads(run("show", file).stdout)["port"] == 9999
-    again = tmp_path / "again.toml"
-    again.write_text(run("show", file).stdout)
-    assert load_namesrv_config(again, {}) == load_namesrv_config(file, {})
+    assert load_namesrv_config(shown_again(file), {}) == load_namesrv_config(file, {})
 
 
-def test_rocketmqs_own_file_is_checked_and_shown_by_our_names(tmp_path):
-    file = tmp_path / "broker.conf"
-    file.write_text(f"brokerName=broker-a\nlistenPort=20911\nnode_id=n0\ndata_dir={tmp_path}\n")
-    assert run("check", file).exit_code == 0
-    assert tomllib.loads(run("show", file).stdout)["port"] == 20911
-
-
-def test_rocketmqs_own_file_of_a_name_server_is_checked_and_shown_as_one(tmp_path):
-    file = tmp_path / "namesrv.conf"
-    file.write_text("# mine\nkvConfigPath=/opt/kvConfig.json\nserverWorkerThreads=8\nlistenPort=9999\n")
+def test_a_rocketmq_name_server_file_can_be_checked_and_shown():
+    file = written("# mine\nkvConfigPath=/opt/kvConfig.json\nserverWorkerThreads=8\nlistenPort=9999\n", "namesrv.conf")
     done = run("check", file)
     assert (done.exit_code, done.stdout) == (0, f"{file}: good for a name server\n")
     assert "port = 9999  # line 4, listenPort" in run("show", file).stdout.splitlines()
@@ -115,19 +98,13 @@ def test_rocketmqs_own_file_of_a_name_server_is_checked_and_shown_as_one(tmp_pat
     refused = run("check", file)
     assert refused.exit_code == 1
     assert refused.stdout.startswith(f"{file}: serverWrokerThreads = 8: no such key")
-
-
-def test_a_file_with_a_key_without_effect_that_only_brokers_have_is_a_brokers(tmp_path):
-    file = tmp_path / "broker.conf"
-    file.write_text("deleteWhen=04\n")
-    assert run("check", file).stdout.startswith(f"{file}: broker_group is missing")
+    broker_only = written("deleteWhen=04\n", "broker.conf")
+    assert run("check", broker_only).stdout.startswith(f"{broker_only}: broker_group is missing")
 
 
 def test_each_file_that_a_process_would_refuse_is_named_with_the_reason(tmp_path):
-    good, bad, broken = tmp_path / "good.toml", tmp_path / "bad.toml", tmp_path / "broken.toml"
-    good.write_text(BROKER)
-    bad.write_text(BROKER.replace("data_dir", "datadir"))
-    broken.write_text("port = ")
+    good, bad = written(BROKER, "good.toml"), written(BROKER.replace("data_dir", "datadir"), "bad.toml")
+    broken = written("port = ", "broken.toml")
     done = run("check", good, bad, broken, tmp_path / "none.toml")
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
@@ -140,10 +117,21 @@ def test_each_file_that_a_process_would_refuse_is_named_with_the_reason(tmp_path
     assert (refused.exit_code, refused.stdout) == (1, "")
 
 
-def test_what_is_allowed_and_should_be_known_is_a_warning(tmp_path):
-    file = tmp_path / "broker.toml"
-    file.write_text('flush = "async"\nhost = "0.0.0.0"\nadvertised_host = "n0"' + BROKER)
-    done = run("check", file, "-o", "json")
+def test_a_file_may_begin_with_a_byte_order_mark():
+    for name, text in (
+        ("broker.toml", BROKER),
+        ("broker.conf", "brokerName=b\nnode_id=n\nstorePathRootDir=d\n"),
+        ("namesrv.toml", "port = 9876\n"),
+        ("namesrv.conf", "listenPort=9876\n"),
+    ):
+        file = written(text, name, encoding="utf-8-sig")
+        done = run("check", file)
+        assert (done.exit_code, done.stdout.startswith(f"{file}: good for a ")) == (0, True), done.stdout
+        assert run("show", file).exit_code == 0
+
+
+def test_config_check_accepts_async_flush_with_a_warning():
+    done = run("check", written('flush = "async"\nhost = "0.0.0.0"\nadvertised_host = "n0"' + BROKER), "-o", "json")
     assert done.exit_code == 0
     (checked,) = json.loads(done.stdout)
     assert checked["error"] is None

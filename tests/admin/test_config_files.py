@@ -1,4 +1,4 @@
-"""Configuration files that `up` writes for each process, and those that it refuses to write."""
+"""`up` writes a configuration file for each process, and refuses some contents."""
 
 import tomllib
 
@@ -15,6 +15,7 @@ from dledger_admin.cluster.config_files import (
     write_config_files,
 )
 from dledger_admin.cluster.layout import ClusterLayout
+from dledger_admin.cluster.lifecycle import ClusterSetup, UpOptions
 from dledger_admin.cluster.toml_text import dump, merge
 from dledger_admin.errors import AdminError
 
@@ -33,17 +34,14 @@ tables = st.recursive(
 
 
 @given(tables)
-def test_what_is_written_as_toml_reads_back_as_it_was(table):
+def test_tables_written_as_toml_read_back_equal(table):
     assert tomllib.loads(dump(table)) == table
 
 
 def test_tables_merge_key_by_key_and_values_replace():
     base = {"peers": {"a": {"address": "1"}, "b": {"address": "2"}}, "namesrv": ["x"]}
     over = {"peers": {"a": {"address": "9"}}, "namesrv": ["y", "z"]}
-    assert merge(base, over) == {
-        "peers": {"a": {"address": "9"}, "b": {"address": "2"}},
-        "namesrv": ["y", "z"],
-    }
+    assert merge(base, over) == {"peers": {"a": {"address": "9"}, "b": {"address": "2"}}, "namesrv": ["y", "z"]}
 
 
 def layout_in(tmp_path):
@@ -56,34 +54,28 @@ def overrides_of(tmp_path, text):
     return read_overrides(file, layout_in(tmp_path))
 
 
-def test_a_node_is_told_its_peers_and_its_place(tmp_path):
+def founded(tmp_path, cluster=None):
     layout = layout_in(tmp_path)
-    manifest = founding_manifest(layout, "shop", 1 << 20)
-    table = broker_table(layout, manifest, layout.place("broker-a-n1"), Overrides())
-    assert table["peers"] == {
-        "broker-a-n0": {"address": "127.0.0.1:20001"},
-        "broker-a-n2": {"address": "127.0.0.1:20021"},
-    }
-    assert table["broker_id_when_follower"] == 2
-    assert table["namesrv"] == ["127.0.0.1:9000"]
+    return layout, founding_manifest(layout, cluster, 1 << 20)
 
 
-def test_one_link_of_one_node_can_be_sent_through_a_proxy(tmp_path):
+def test_a_node_configuration_lists_peers_broker_id_and_name_servers_or_what_overrides_say(tmp_path):
+    layout, manifest = founded(tmp_path, "shop")
     overrides = overrides_of(tmp_path, '[nodes.broker-a-n1.peers.broker-a-n2]\naddress = "127.0.0.1:7777"\n')
-    layout = layout_in(tmp_path)
-    manifest = founding_manifest(layout, None, 1 << 20)
+    table = broker_table(layout, manifest, layout.place("broker-a-n1"), Overrides())
+    first, third = {"address": "127.0.0.1:20001"}, {"address": "127.0.0.1:20021"}
+    assert table["peers"] == {"broker-a-n0": first, "broker-a-n2": third}
+    assert (table["broker_id_when_follower"], table["namesrv"]) == (2, ["127.0.0.1:9000"])
     proxied = broker_table(layout, manifest, layout.place("broker-a-n1"), overrides)["peers"]
     direct = broker_table(layout, manifest, layout.place("broker-a-n0"), overrides)["peers"]
-    assert proxied["broker-a-n2"] == {"address": "127.0.0.1:7777"}
-    assert direct["broker-a-n2"] == {"address": "127.0.0.1:20021"}
+    assert (proxied["broker-a-n2"], direct["broker-a-n2"]) == ({"address": "127.0.0.1:7777"}, third)
 
 
 def test_overrides_are_kept_for_nodes_started_later(tmp_path):
     overrides = overrides_of(
         tmp_path, 'flush = "async"\n[nodes.broker-a-n1]\nadvertised_port = 7\n[namesrv]\nidle_timeout_ms = 5000\n'
     )
-    layout = layout_in(tmp_path)
-    manifest = founding_manifest(layout, None, 1 << 20)
+    layout, manifest = founded(tmp_path)
     for place in layout.places():
         place.directory.mkdir()
     write_config_files(layout, manifest, overrides)
@@ -108,7 +100,7 @@ def test_overrides_are_kept_for_nodes_started_later(tmp_path):
         ("flush = ", ["is not TOML", "Invalid value"]),
     ],
 )
-def test_a_key_that_cannot_stand_is_named_with_the_file(tmp_path, text, words):
+def test_an_invalid_override_key_is_named_with_its_file(tmp_path, text, words):
     with pytest.raises(AdminError) as refused:
         overrides_of(tmp_path, text)
     assert all(word in refused.value.message for word in ["given.toml", *words]), refused.value.message
@@ -117,3 +109,13 @@ def test_a_key_that_cannot_stand_is_named_with_the_file(tmp_path, text, words):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(AdminError, match=r"--config .*absent.toml cannot be read: No such file"):
         read_overrides(tmp_path / "absent.toml", layout_in(tmp_path))
+
+
+def test_up_explains_a_key_whose_meaning_has_changed(tmp_path, ports):
+    base_port, namesrv_port = ports
+    laid_over = tmp_path / "laid-over.toml"
+    laid_over.write_text("disk_max_used_ratio = 0.8\n")
+    setup = ClusterSetup.prepare(UpOptions(tmp_path / "data", 1, 3, namesrv_port, base_port, laid_over))
+    (meaning,) = setup.meanings
+    assert meaning.startswith("disk_max_used_ratio is set: disk_max_used_ratio = 0.8 no longer deletes unexpired")
+    assert ClusterSetup.prepare(UpOptions(tmp_path / "other", 1, 3, namesrv_port, base_port)).meanings == []

@@ -1,4 +1,4 @@
-"""The demonstration's moments come when their share is sent, and all of them when nothing more is."""
+"""Each moment of the demonstration comes once its share is sent. All have come when nothing more is sent."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ def bars_of(shown: io.StringIO, total_bytes: int, total_files: int = 1) -> Bars:
     return Bars(progress_display(Console(file=shown)), total_bytes, total_files)
 
 
-async def test_a_moment_comes_with_its_share_and_not_before(shown):
+async def test_a_wait_for_a_sent_share_ends_at_that_share(shown):
     bars = bars_of(shown, 100)
     waiting = asyncio.create_task(bars.sent_share(0.4))
     bars.sent(1, 39)
@@ -30,7 +30,7 @@ async def test_a_moment_comes_with_its_share_and_not_before(shown):
 
 
 @pytest.mark.parametrize("total_bytes", [0, 1_000_000])
-async def test_every_moment_has_come_when_all_is_sent(shown, total_bytes):
+async def test_a_wait_for_a_sent_share_ends_when_everything_is_sent(shown, total_bytes):
     bars = bars_of(shown, total_bytes)
     waiting = asyncio.create_task(bars.sent_share(0.7))
     await asyncio.sleep(0)
@@ -38,7 +38,7 @@ async def test_every_moment_has_come_when_all_is_sent(shown, total_bytes):
     await waiting
 
 
-def test_all_is_received_with_the_last_file(shown):
+def test_all_received_is_set_with_the_last_file(shown):
     bars = bars_of(shown, 10, total_files=2)
     bars.file_complete(5)
     assert not bars.all_received.is_set()

@@ -1,42 +1,26 @@
-"""The demonstration's own parts: what is shipped, how it is put together again, how it is judged."""
+"""Parts of the demonstration: pieces of files are sent, joined again, and judged."""
 
 import os
 import random
-from pathlib import Path
+from hashlib import sha256
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_admin.demo.corpus import SourceFile, directory, key_of, name_of, standard_library
+from dledger_admin.demo.corpus import directory, key_of, name_of, standard_library
 from dledger_admin.demo.rebuilding import Rebuilder
 from dledger_admin.demo.report import DemoReport
 from dledger_admin.demo.shipping import Shipper, longest_pause_ms
 from dledger_admin.errors import AdminError
 
 FINE = DemoReport(
-    files=3,
-    files_identical=3,
-    files_different=[],
-    startup_seconds=1.5,
-    total_seconds=30.0,
-    messages_sent=100,
-    megabytes_sent=1.0,
-    messages_received=105,
-    megabytes_received=1.0,
-    messages_per_second=10.0,
-    failover_gap_ms=900.0,
-    killed_node="broker-a-n0",
-    new_leader="broker-a-n1",
-    new_term=3,
-    duplicates=5,
-    out_of_order=0,
-    replicas=3,
-    replicas_identical=True,
-    compared_bytes=1_200_000,
-    log_problems=[],
-)
+    files=3, files_identical=3, files_different=[], startup_seconds=1.5, total_seconds=30.0, messages_sent=100,
+    megabytes_sent=1.0, messages_received=105, megabytes_received=1.0, messages_per_second=10.0, failover_gap_ms=900.0,
+    killed_node="broker-a-n0", new_leader="broker-a-n1", new_term=3, duplicates=5, out_of_order=0, replicas=3,
+    replicas_identical=True, compared_bytes=1_200_000, log_problems=[],
+)  # fmt: skip
 
 
 @given(st.binary(min_size=1).filter(lambda name: b"\0" not in name))
@@ -48,15 +32,16 @@ def test_any_file_name_survives_as_a_key_without_a_space(raw):
     assert " " not in key
 
 
-def test_lines_keep_their_ends_and_make_the_file(tmp_path):
+def test_lines_keep_their_ends_and_make_the_file_with_its_digest(tmp_path):
     content = b"a\r\nb\n\n\x0c\nlast without end"
     (tmp_path / "f").write_bytes(content)
     (file,) = directory(tmp_path)
     assert list(file.lines()) == [b"a\r\n", b"b\n", b"\n", b"\x0c\n", b"last without end"]
     assert b"".join(file.lines()) == content
+    assert file.sha256() == sha256(content).hexdigest()
 
 
-def test_the_standard_library_is_real_text_without_what_is_installed_beside_it():
+def test_the_demo_text_is_the_standard_library_without_site_packages():
     files = standard_library()
     assert len(files) > 500
     assert any(file.key == "asyncio/base_events.py" for file in files)
@@ -71,7 +56,7 @@ def test_an_input_without_files_is_refused(tmp_path):
 
 
 @given(st.lists(st.binary(max_size=5), max_size=12), st.randoms(use_true_random=False), st.integers(0, 20))
-def test_a_file_is_rebuilt_whatever_arrives_twice_or_early(tmp_path_factory, lines, rng: random.Random, repeats):
+def test_a_file_is_rebuilt_from_repeated_and_reordered_lines(tmp_path_factory, lines, rng: random.Random, repeats):
     target = tmp_path_factory.mktemp("rebuilt")
     complete: list[str] = []
     rebuilder = Rebuilder(target, complete.append)
@@ -85,20 +70,16 @@ def test_a_file_is_rebuilt_whatever_arrives_twice_or_early(tmp_path_factory, lin
             rebuilder.line("dir/f.py", number, lines[number])
     assert complete == ["dir/f.py"]
     assert (target / "dir" / "f.py").read_bytes() == b"".join(lines)
-    assert rebuilder.messages == len(deliveries)
-    assert rebuilder.duplicates == repeats
-
-
-def test_lines_in_order_are_not_counted_as_out_of_order(tmp_path):
-    rebuilder = Rebuilder(tmp_path, lambda _: None)
-    for number, body in enumerate([b"a", b"b"]):
-        rebuilder.line("f", number, body)
-    rebuilder.closing("f", 2)
-    assert rebuilder.out_of_order == 0
+    assert (rebuilder.messages, rebuilder.duplicates) == (len(deliveries), repeats)
+    in_order = Rebuilder(target, lambda _: None)
+    for number, body in enumerate(lines):
+        in_order.line("f", number, body)
+    in_order.closing("f", len(lines))
+    assert in_order.out_of_order == 0
 
 
 class FakeProducer:
-    """Keeps what it is given, in batches."""
+    """Producer that records messages in batches."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, list]] = []
@@ -146,10 +127,3 @@ def test_the_demonstration_holds_only_if_every_promise_does(broken):
     report = msgspec.structs.replace(FINE, **broken)
     assert not report.holds
     assert not all(good for _, _, good in report.lines())
-
-
-def test_a_digest_is_of_the_file_as_it_is(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    file = SourceFile(Path(path), "f", 3)
-    assert file.sha256() == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

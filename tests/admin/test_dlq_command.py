@@ -1,15 +1,13 @@
-"""`dledger dlq` without a cluster: what its options refuse, and what it says."""
+"""`dledger dlq` without a cluster: the values that its options refuse, and its messages."""
 
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
-from command_fakes import message
+from command_fakes import message, refused
 
-from dledger_admin.cli import main
-from dledger_admin.commands.dead_letters import Failure, Resent, counted
+from dledger_admin.commands.dead_letters import Failure, Resending, Resent, counted
 from dledger_admin.commands.dlq import _render_letters, _render_resent
-from dledger_admin.commands.message_format import view
+from dledger_admin.commands.message_format import exit_code, view
 
 ID = "7F00000100002A9F0000000000000000"
 
@@ -26,13 +24,11 @@ ID = "7F00000100002A9F0000000000000000"
         (("show", "G", "-n", "0"), "'-n'"),
     ],
 )
-def test_what_is_wrong_with_a_command_is_said(words: tuple[str, ...], said: str) -> None:
-    result = CliRunner().invoke(main, ["dlq", *words])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+def test_a_wrong_dlq_command_is_refused_with_the_reason(words: tuple[str, ...], said: str) -> None:
+    assert said in refused("dlq", *words, code=2)
 
 
-def test_what_was_done_is_told() -> None:
+def test_a_resend_reports_resent_and_failed_dead_letters() -> None:
     result = Resent("G", 1, 2, [Failure("ID", "orders", "it does not exist")])
     assert _render_resent(result).splitlines() == [
         "1 dead letter of G resent, 2 were resent before",
@@ -41,7 +37,16 @@ def test_what_was_done_is_told() -> None:
     assert [counted(number) for number in (0, 1, 2)] == ["0 dead letters", "1 dead letter", "2 dead letters"]
 
 
-def test_a_dead_letter_is_shown_with_where_it_is_and_was() -> None:
+def test_a_dead_letter_is_shown_with_its_place_and_its_origin() -> None:
     shown = _render_letters("G", [view(message())]).splitlines()
     assert shown[0] == "%DLQ%G/broker-a/1 offset 7"
+    unreadable = [view(message(fault="no zlib stream"))]
+    assert (exit_code([view(message())]), exit_code(unreadable)) == (0, 1)
+    assert _render_letters("G", unreadable).endswith("body        cannot be read: no zlib stream")
     assert shown[-4:] == ["  from        orders", "  was         -", "  delivered   0 times", "  body        hello"]
+
+
+async def test_a_resend_reports_an_unreadable_dead_letter_and_continues() -> None:
+    resending = Resending(None, None, "G", None, again=False)  # type: ignore[arg-type]
+    await resending.resend([message(fault="no zlib stream")])
+    assert resending.result.failed == [Failure("OFFSET", "orders", "its body cannot be read: no zlib stream")]

@@ -1,4 +1,4 @@
-"""Variables of the environment that stand in for options."""
+"""Environment variables can replace options."""
 
 import click
 import pytest
@@ -9,7 +9,7 @@ from dledger_admin.cli import main
 
 VARIABLES = {"--data": "DLEDGER_DATA", "--namesrv": "DLEDGER_NAMESRV"}
 OF_A_NAME_SERVER = "config show"
-"""Its `--data` is what a name server is started with, which no variable stands in for."""
+"""Command whose `--data` is an argument of a name server, which no variable replaces."""
 
 
 @pytest.mark.parametrize("option", VARIABLES)
@@ -24,7 +24,7 @@ def test_every_command_that_takes_the_option_takes_its_variable(option):
     assert set(takers.values()) == {VARIABLES[option]}, takers
 
 
-def test_a_directory_from_the_environment_is_the_one_that_is_looked_at(tmp_path):
+def test_status_uses_the_directory_of_the_environment_unless_told_otherwise(tmp_path):
     environment = {"DLEDGER_DATA": str(tmp_path / "mq")}
     answered = CliRunner().invoke(main, ["status"], env=environment)
     assert f"{tmp_path / 'mq'} holds no cluster" in answered.output

@@ -1,4 +1,4 @@
-"""Commands ask HTTP ports of nodes with and without TLS, and say what is wrong with others."""
+"""Commands ask HTTP ports of nodes with and without TLS, and explain other answers."""
 
 import http.client
 import ssl
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from dledger_admin.http_calls import ask
-from dledger_serving.issuing import Authority
+from dledger_base.issuing import Authority
 
 PATIENCE_S = 20.0
 
@@ -40,20 +40,16 @@ def serving(context=None):
         server.server_close()
 
 
-def test_a_plain_port_is_asked_plainly():
-    with serving() as port:
-        assert ask("127.0.0.1", port, "GET", "/readyz", {}, PATIENCE_S)[:2] == (200, b"/readyz")
-
-
-def test_a_port_with_tls_is_asked_over_it(tmp_path):
+def test_a_port_is_asked_plainly_or_over_tls_if_it_has_tls(tmp_path):
     Authority("a test", timedelta(days=1)).issue("n", []).write(tmp_path / "cert.pem", tmp_path / "key.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    with serving(context) as port:
-        assert ask("127.0.0.1", port, "GET", "/readyz", {}, PATIENCE_S)[:2] == (200, b"/readyz")
+    for spoken in (None, context):
+        with serving(spoken) as port:
+            assert ask("127.0.0.1", port, "GET", "/readyz", {}, PATIENCE_S)[:2] == (200, b"/readyz")
 
 
-def test_what_is_no_http_at_all_is_an_error_of_the_first_attempt(listener):
+def test_an_answer_that_is_not_http_raises_the_error_of_the_first_attempt(listener):
     def answer():
         for _ in range(2):
             connection, _ = listener.accept()

@@ -1,7 +1,9 @@
-"""`dledger log` tells sound logs from damaged ones, and equal ones from different ones."""
+"""`dledger log` distinguishes sound logs from damaged ones, and equal logs from different ones."""
 
 import asyncio
+import errno
 import json
+import os
 import shutil
 
 import pytest
@@ -16,7 +18,7 @@ from dledger_admin.cli import main
 
 
 class Nothing:
-    """A state machine without state; `ready` is set once its replica leads."""
+    """State machine without state. `ready` is set once its replica leads."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -63,7 +65,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def copies(written, tmp_path):
-    """Two copies of a sound log."""
+    """Return two copies of a sound log."""
     for name in ("one", "two"):
         shutil.copytree(written, tmp_path / name)
     return tmp_path / "one", tmp_path / "two"
@@ -81,20 +83,14 @@ def damage(directory, find: bytes, replacement: bytes) -> None:
     segment.write_bytes(data.replace(find, replacement))
 
 
-def test_a_sound_log_verifies(copies):
+def test_a_sound_log_verifies_and_equal_logs_are_identical(copies):
     code, output = dledger("verify", copies[0])
-    assert code == 0
-    assert f"{copies[0]}: ok" in output
+    assert (code, f"{copies[0]}: ok" in output) == (0, True)
     report = json.loads(dledger("verify", copies[0], "-o", "json")[1])
-    assert report["ok"] is True
-    assert report["comparison"] is None
+    assert (report["ok"], report["comparison"]) == (True, None)
     assert report["logs"][0]["committed_position"] == report["logs"][0]["end_position"] > 0
-
-
-def test_equal_logs_are_identical(copies):
     code, output = dledger("verify", *copies)
-    assert code == 0
-    assert "are identical" in output
+    assert (code, "are identical" in output) == (0, True)
 
 
 def test_a_changed_byte_is_a_problem_and_a_difference(copies):
@@ -119,6 +115,31 @@ def test_a_directory_in_use_is_verified_with_a_warning(copies):
     lock.release()
     assert code == 0
     assert "is in use by process 4711" in output
+
+
+def test_logs_on_a_file_system_that_is_mounted_read_only_can_be_read(copies, monkeypatch):
+    """The system mounts a dying disk read-only, and so do people who save its files."""
+    opened = os.open
+
+    def open_read_only(path, flags, *arguments, **named):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and str(path).startswith(str(copies[0].parent)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return opened(path, flags, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", open_read_only)
+    assert dledger("verify", *copies)[0] == 0
+    assert dledger("inspect", copies[0])[0] == 0
+    assert dledger("export", copies[0])[0] == 0
+    rescue = ["node", "rescue", "--config", str(configured(copies[0])), "--compare", str(copies[1]), "--dry-run"]
+    result = CliRunner().invoke(main, rescue)
+    assert (result.exit_code, f"{copies[1]} has no more" in result.output) == (0, True), result.output
+
+
+def configured(directory):
+    """Return the configuration of the node in a directory."""
+    config = directory.parent / "broker.toml"
+    config.write_text(f'cluster = "c"\nbroker_group = "g"\nnode_id = "n0"\ndata_dir = "{directory}"\n')
+    return config
 
 
 def test_inspect_shows_the_entries_asked_for(copies):

@@ -1,4 +1,4 @@
-"""`dledger message trace`: what clients wrote about a message, whatever else stands in their topic."""
+"""`dledger message trace` shows the traces of a message, with any other content in the trace topic."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_each_thing_that_can_happen_to_a_message_has_a_word():
     assert "asked by a broker" in lines[5]
 
 
-def test_no_trace_is_an_error_that_says_what_writes_one():
+def test_a_missing_trace_is_an_error_that_says_how_to_write_traces():
     written(SENT)
     assert "no trace of message 'OTHER'" in fails_in_one_line("message", "trace", "OTHER")
     assert "trace=True" in fails_in_one_line("message", "trace", "ID", "--topic", "unknown")
@@ -109,7 +109,7 @@ BODIES = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(BODIES, min_size=1, max_size=4))
-def test_whatever_stands_in_the_topic_a_table_and_json_come_out_or_one_line_of_an_error(bodies):
+def test_message_trace_prints_a_result_or_a_one_line_error_for_any_trace_body(bodies):
     FakeAdmin.trace_bodies[:] = bodies
     for form in ("text", "json"):
         result = CliRunner().invoke(main, ["message", "trace", "ID", "-o", form])

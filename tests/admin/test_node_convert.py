@@ -1,14 +1,14 @@
-"""`dledger node convert` gives stopped nodes another engine, and `up` starts all with the one that they have."""
+"""`dledger node convert` changes the engine of stopped nodes, and `up` starts all nodes with their engine."""
 
 import os
 import tomllib
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
-from dledger.extras import DISTRIBUTION
 from dledger.store.disk import OsDisk
-from dledger.store.identity import DirectoryLock, read_identity
+from dledger.store.identity import DirectoryLock, read_identity, write_identity
 from dledger_admin.cli import main
 from dledger_admin.cluster.bootstrap import complete_bootstrap, founding_manifest
 from dledger_admin.cluster.config_files import Overrides, write_config_files
@@ -16,13 +16,14 @@ from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.lifecycle import ClusterSetup, UpOptions, up_lock
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.errors import AdminError
+from dledger_base.extras import DISTRIBUTION
 
 NODES = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 
 
 @pytest.fixture
 def layout(tmp_path, ports) -> ClusterLayout:
-    """A stopped cluster of the native engine."""
+    """Return a stopped cluster of the native engine."""
     base_port, namesrv_port = ports
     made = ClusterLayout(tmp_path / "cluster", 1, 3, namesrv_port, base_port)
     manifest = complete_bootstrap(made, founding_manifest(made, None, 1 << 20))
@@ -41,7 +42,7 @@ def identities(layout: ClusterLayout) -> list:
 
 
 def configured(layout: ClusterLayout, node_id: str) -> str:
-    return tomllib.loads((layout.data_dir / node_id / "broker.toml").read_text()).get("engine", "native")
+    return tomllib.loads((layout.data_dir / node_id / "broker.toml").read_text())["engine"]
 
 
 def up(layout: ClusterLayout, engine: str | None = None) -> ClusterSetup:
@@ -61,13 +62,18 @@ def test_a_cluster_is_founded_with_an_engine(tmp_path, ports):
         up(setup.layout, "native")
 
 
-def test_what_is_stored_of_the_native_engine_is_what_versions_without_engines_stored(layout):
+def test_files_of_a_native_cluster_name_no_engine(layout):
     assert "engine" not in (layout.data_dir / "cluster.json").read_text()
     assert "engine" not in (layout.data_dir / NODES[0] / "identity.json").read_text()
 
 
-def test_the_configuration_of_a_node_always_names_its_engine(layout):
-    assert tomllib.loads((layout.data_dir / NODES[0] / "broker.toml").read_text())["engine"] == "native"
+def test_a_directory_of_another_founding_is_not_converted(layout):
+    disk = OsDisk(str(layout.data_dir / NODES[1]))
+    write_identity(disk, msgspec.structs.replace(read_identity(disk), group_id="0" * 32))
+    code, output = convert(layout, "pysyncobj", NODES[1])
+    assert code != 0
+    assert f"group identity {'0' * 32} found" in output
+    assert identities(layout)[1].engine == "native"
 
 
 def test_every_node_is_converted_and_back(layout):
@@ -90,24 +96,15 @@ def test_every_node_is_converted_and_back(layout):
 def test_a_conversion_can_be_repeated(layout):
     assert convert(layout, "pysyncobj", NODES[0])[0] == 0
     code, output = convert(layout, "pysyncobj", NODES[0])
-    assert code == 0
-    assert f"{NODES[0]} has engine pysyncobj; still" in output
+    assert (code, f"{NODES[0]} has engine pysyncobj; still" in output) == (0, True)
 
 
-def test_nothing_is_converted_while_a_node_runs(layout):
+def test_nothing_is_converted_while_a_node_runs_or_the_cluster_starts(layout):
+    """During a start no node runs yet. Nodes that start next would read half-written files."""
     lock = DirectoryLock.acquire(str(layout.data_dir / NODES[1]), os.getpid())
-    try:
-        code, output = convert(layout, "pysyncobj", NODES[1])
-    finally:
-        lock.release()
-    assert code == 1
-    assert f"in use by the live process {os.getpid()}" in output
-    assert {identity.engine for identity in identities(layout)} == {"native"}
-    assert read_manifest(layout.data_dir).engine == "native"
-
-
-def test_nothing_is_converted_while_the_cluster_starts(layout):
-    """No node runs yet; those that start next would read what is half written."""
+    code, output = convert(layout, "pysyncobj", NODES[1])
+    lock.release()
+    assert (code, f"in use by the live process {os.getpid()}" in output) == (1, True)
     with up_lock(layout.data_dir):
         code, output = convert(layout, "pysyncobj", NODES[1])
     assert (code, "another `dledger up` holds" in output) == (1, True)
@@ -115,7 +112,7 @@ def test_nothing_is_converted_while_the_cluster_starts(layout):
     assert read_manifest(layout.data_dir).engine == "native"
 
 
-def test_a_node_that_does_not_exist_and_one_that_was_wiped_are_named(layout):
+def test_converting_a_missing_or_wiped_node_is_refused_with_the_reason(layout):
     code, output = convert(layout, "pysyncobj", "broker-z-n0")
     assert (code, "no node" in output) == (1, True)
     os.rename(layout.data_dir / NODES[0], layout.data_dir / "elsewhere")
@@ -124,7 +121,7 @@ def test_a_node_that_does_not_exist_and_one_that_was_wiped_are_named(layout):
     assert "gets its engine when it starts" in output
 
 
-def test_the_engine_is_no_key_of_the_file_that_is_laid_over(layout, tmp_path):
+def test_the_engine_key_is_refused_in_an_override_file(layout, tmp_path):
     config = tmp_path / "more.toml"
     config.write_text('engine = "pysyncobj"\n')
     with pytest.raises(AdminError, match="--engine at the cluster's founding"):
@@ -144,8 +141,8 @@ def test_an_engine_that_is_not_installed_is_told_before_anything_is_made(layout,
     assert read_manifest(layout.data_dir).engine == "native"
 
 
-def test_the_first_thing_written_is_what_the_cluster_is_to_be(layout, monkeypatch):
-    """An interruption leaves nodes that refuse to start, and none that runs apart from the others."""
+def test_a_conversion_writes_the_cluster_manifest_first(layout, monkeypatch):
+    """An interruption leaves nodes that refuse to start. No node runs with another engine than the others."""
     from dledger.store import identity
 
     def fails(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""`dledger node recover` lets one stopped node vote although acknowledged messages may be missing there."""
+"""`dledger node recover` lets one stopped node vote although it may lack acknowledged messages."""
 
 import os
 
@@ -17,7 +17,7 @@ NODE = "broker-a-n0"
 
 @pytest.fixture
 def cluster(tmp_path, ports):
-    """A stopped cluster of which one node has run under flush = async, before the host went down."""
+    """Return a stopped cluster. One node ran with flush = async before its host went down."""
     base_port, namesrv_port = ports
     layout = ClusterLayout(tmp_path / "cluster", 1, 3, namesrv_port, base_port)
     complete_bootstrap(layout, founding_manifest(layout, None, 1 << 20))
@@ -36,7 +36,7 @@ def votes(data, boot_id: str) -> bool:
     return note_boot(OsDisk(str(data / NODE)), BootRecord(boot_id, "async"), clean=False).may_vote
 
 
-def test_the_next_start_votes_and_only_that_one(cluster):
+def test_a_recovered_node_votes_in_its_next_run_only(cluster):
     assert not votes(cluster, "tuesday")
     code, output = recover(cluster, NODE, "--accept-loss")
     assert code == 0, output
@@ -51,28 +51,20 @@ def test_a_start_that_lost_nothing_uses_the_acceptance_up(cluster):
     assert not votes(cluster, "tuesday")
 
 
-def test_nothing_is_accepted_without_the_option(cluster):
+def test_a_loss_of_a_running_node_or_without_the_option_is_not_accepted(cluster):
     code, output = recover(cluster, NODE)
-    assert code == 2
-    assert "give --accept-loss" in output
-    assert not (cluster / NODE / ACCEPT_LOSS_PATH).exists()
-
-
-def test_a_node_that_runs_is_left_alone(cluster):
+    assert (code, "give --accept-loss" in output) == (2, True)
     lock = DirectoryLock.acquire(str(cluster / NODE), os.getpid())
-    try:
-        code, output = recover(cluster, NODE, "--accept-loss")
-    finally:
-        lock.release()
-    assert code == 1
-    assert f"in use by the live process {os.getpid()}" in output
+    code, output = recover(cluster, NODE, "--accept-loss")
+    lock.release()
+    assert (code, f"in use by the live process {os.getpid()}" in output) == (1, True)
     assert not (cluster / NODE / ACCEPT_LOSS_PATH).exists()
 
 
 @pytest.mark.parametrize(
     ("node", "words"), [("broker-a-n1", "no log that a node has written"), ("broker-z-n0", "no node")]
 )
-def test_a_node_that_never_ran_and_one_that_does_not_exist_are_named(cluster, node, words):
+def test_recovering_a_missing_or_unstarted_node_is_refused_with_the_reason(cluster, node, words):
     code, output = recover(cluster, node, "--accept-loss")
     assert code == 1
     assert words in output

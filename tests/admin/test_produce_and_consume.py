@@ -1,4 +1,4 @@
-"""Lines that become messages, and messages that become lines: produce and consume."""
+"""`produce` turns lines into messages, and `consume` turns messages into lines."""
 
 import asyncio
 import json
@@ -11,10 +11,10 @@ from typing import ClassVar
 import msgspec
 import pytest
 from click.testing import CliRunner
-from command_fakes import QUEUE, FakeAdmin, dledger, message, use_fakes
+from command_fakes import QUEUE, Entered, FakeAdmin, answering, dledger, message, refused, run, use_fakes
 
 from dledger_admin.cli import main
-from dledger_admin.commands import client_calls, consume, produce
+from dledger_admin.commands import client_calls, consume, dlq, produce
 from dledger_admin.commands import message as message_commands
 from dledger_admin.commands.message_format import formatter
 from dledger_admin.errors import AdminError
@@ -33,16 +33,16 @@ from dledger_client import (
     TopicRoute,
 )
 from dledger_client.outgoing import OutgoingEncoder
-from dledger_remoting.errors import (
-    GroupNotExist,
-    ServiceNotAvailable,
-)
+from dledger_remoting.errors import GroupNotExist, ServiceNotAvailable
 from dledger_remoting.route import BrokerData
 
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch):
     use_fakes(monkeypatch)
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
+    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+    monkeypatch.setattr(consume, "PushConsumer", FakePushConsumer)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def cluster(monkeypatch):
         ("plain", b"plain"),
     ],
 )
-def test_format_strings_are_kcats(pattern, shown):
+def test_format_strings_follow_kcat(pattern, shown):
     assert formatter(pattern)(message()) == shown
 
 
@@ -64,8 +64,8 @@ def test_an_unknown_token_is_named_with_the_known_ones(pattern):
         formatter(pattern)
 
 
-class FakeProducer:
-    """Remembers what it is asked to send."""
+class FakeProducer(Entered):
+    """Producer that records messages."""
 
     sent: ClassVar[list[tuple]] = []
     delays: ClassVar[list[tuple]] = []
@@ -73,12 +73,6 @@ class FakeProducer:
     def __init__(self, namesrv, *, timeout=None):
         self.sent.clear()
         self.delays.clear()
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *error):
-        return None
 
     async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
         self.sent.extend((one.body, one.key, one.tags, one.properties, one.ordering_key) for one in messages)
@@ -95,7 +89,7 @@ class FakeProducer:
 
 @pytest.fixture
 def starting(monkeypatch):
-    """A cluster that somebody has just started: a follower registers, then a leader, then its topics."""
+    """Return a cluster that is just starting: first a follower registers, then a leader, then its topics."""
     follower, leader = (BrokerData("c", "broker-a", {number: "127.0.0.1:1"}) for number in (2, 0))
     stages = [{}, {}, {"broker-a": follower}, {"broker-a": leader}]
 
@@ -103,7 +97,7 @@ def starting(monkeypatch):
         return stages.pop(0) if stages else {"broker-a": leader}
 
     async def topic_route(self, topic):
-        if stages or topic != "broker-a":
+        if stages or topic not in ("broker-a", "T"):
             raise NoRouteError(topic, "no registered broker has it")
         return TopicRoute(topic, (QUEUE,), (QUEUE,))
 
@@ -113,9 +107,8 @@ def starting(monkeypatch):
     return stages
 
 
-def test_produce_right_after_the_start_waits_for_a_leader_and_says_so(monkeypatch, starting):
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
-    result = CliRunner().invoke(main, ["produce", "--topic", "T", "--namesrv", "n:9"], input="one\n")
+def test_produce_right_after_the_start_waits_for_a_leader_and_says_so(starting):
+    result = run("produce", "--topic", "T", "--namesrv", "n:9", stdin="one\n")
     assert (result.exit_code, result.stdout) == (0, "1 messages, 3 bytes to T\n")
     assert result.stderr == (
         "waiting until a broker registers with name server n:9\n"
@@ -124,19 +117,29 @@ def test_produce_right_after_the_start_waits_for_a_leader_and_says_so(monkeypatc
     assert not starting
 
 
-def test_no_leader_until_the_deadline_is_an_error_that_says_what_was_missing(monkeypatch):
-    async def broker_groups(self):
-        return {}
+def test_produce_names_the_topic_that_was_probably_meant_when_it_has_made_another(monkeypatch):
+    async def topic_route(self, topic):
+        if topic == "oders":
+            raise NoRouteError(topic, "no registered broker has it")
 
-    monkeypatch.setattr(FakeAdmin, "broker_groups", broker_groups)
-    words = ("produce", "--topic", "T", "--namesrv", "n:9", "--timeout", "0.01")
-    result = CliRunner().invoke(main, words, input="one\n")
-    assert result.exit_code == 1
-    assert "Error: a broker did not register with name server n:9 within 0.01 s" in result.stderr
-
-
-def test_each_line_is_a_message(monkeypatch):
+    monkeypatch.setattr(FakeAdmin, "topic_route", topic_route)
+    monkeypatch.setattr(client_calls, "ask_quietly", lambda *_: ["oders", "orders"])
     monkeypatch.setattr(produce, "Producer", FakeProducer)
+    for topic, said in (
+        ("orders", ""),
+        ("oders", "topic 'oders' was not there: its first message made it. Did you mean 'orders'?\n"),
+    ):
+        result = CliRunner().invoke(main, ["produce", "--topic", topic, "--namesrv", "n:9"], input="one\n")
+        assert (result.exit_code, result.stderr) == (0, said)
+
+
+def test_produce_without_a_leader_fails_at_the_deadline_with_the_reason(monkeypatch):
+    monkeypatch.setattr(FakeAdmin, "broker_groups", answering({}))
+    error = refused("produce", "--topic", "T", "--namesrv", "n:9", "--timeout", "0.01", stdin="one\n")
+    assert "Error: a broker did not register with name server n:9 within 0.01 s" in error
+
+
+def test_each_line_is_a_message():
     arguments = ("produce", "--topic", "T", "--tag", "x", "--property", "a=b=c", "-o", "json")
     output = dledger(*arguments, stdin="one\n\ntwo without end")
     assert json.loads(output) == {"topic": "T", "messages": 3, "body_bytes": 18}
@@ -168,7 +171,7 @@ def test_a_standard_input_that_does_not_block_is_read_to_its_end(monkeypatch, ca
 
 
 class FailingProducer(FakeProducer):
-    """Refuses what is no message, and breaks down at a body."""
+    """Producer that refuses invalid messages, and breaks down at one body."""
 
     async def send_batch(self, topic, messages, *, ordering_key=None, queue=None):
         OutgoingEncoder().encode_batches(topic, messages)
@@ -190,31 +193,20 @@ class FailingProducer(FakeProducer):
 )
 def test_an_error_says_which_lines_it_is_about(monkeypatch, options, stdin, said):
     monkeypatch.setattr(produce, "Producer", FailingProducer)
-    failed = CliRunner().invoke(main, ["produce", "--topic", "T", *options], input=stdin)
-    assert failed.exit_code == 1
-    assert f"Error: {said}" in failed.output
+    error = refused("produce", "--topic", "T", *options, stdin=stdin)
+    assert f"Error: {said}" in error
     stored = "the first 2 lines are stored" if said.startswith("lines 3") else "no line is known to be stored"
-    assert failed.output.endswith(f"; {stored}\n")
+    assert error.endswith(f"; {stored}\n")
 
 
-def test_keys_come_from_the_line_and_order_it(monkeypatch):
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
-    dledger("produce", "--topic", "T", "--key-delimiter", ":", "--ordered", stdin="a:1\nb:2\na:3\n")
-    assert [(body, key, order) for body, key, _, _, order in FakeProducer.sent] == [
-        (b"1", "a", "a"),
-        (b"2", "b", "b"),
-        (b"3", "a", "a"),
-    ]
+@pytest.mark.parametrize(("options", "orders"), [(("--ordered",), "aba"), (("--ordering-key", "k"), "kkk")])
+def test_produce_takes_the_key_and_the_ordering_key_from_the_line_or_one_ordering_key_for_all(options, orders):
+    dledger("produce", "--topic", "T", "--key-delimiter", ":", *options, stdin="a:1\nb:2\na:3\n")
+    found = [(body, key, order) for body, key, _, _, order in FakeProducer.sent]
+    assert found == list(zip((b"1", b"2", b"3"), "aba", orders, strict=True))
 
 
-def test_all_lines_may_have_one_ordering_key(monkeypatch):
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
-    dledger("produce", "--topic", "T", "--key-delimiter", ":", "--ordering-key", "k", stdin="a:1\nb:2\n")
-    assert [(body, key, order) for body, key, _, _, order in FakeProducer.sent] == [(b"1", "a", "k"), (b"2", "b", "k")]
-
-
-def test_lines_for_later_are_shown_with_what_takes_them_back(monkeypatch):
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
+def test_produce_prints_recall_handles_of_delayed_messages(monkeypatch):
     assert dledger("produce", "--topic", "T", "--delay", "1.5", stdin="1\n2\n") == ("2 messages, 2 bytes to T\nH\nH\n")
     assert FakeProducer.delays == [(1.5, None)] * 2
     output = dledger("produce", "--topic", "T", "--delay", "1.5", "-o", "json", stdin="1\n")
@@ -235,27 +227,22 @@ def test_lines_for_later_are_shown_with_what_takes_them_back(monkeypatch):
         ("--deliver-at", "tomorrow"),
     ],
 )
-def test_what_contradicts_itself_is_refused_before_a_line_is_read(words):
-    refused = CliRunner().invoke(main, ["produce", "--topic", "T", *words], input="1\n")
-    assert refused.exit_code == 2
-    assert words[0] in refused.stderr
+def test_contradictory_or_invalid_produce_options_are_refused(words):
+    assert words[0] in refused("produce", "--topic", "T", *words, code=2, stdin="1\n")
 
 
 @pytest.mark.parametrize(
     ("read_bytes", "stored", "said"), [(1000, [], ""), (4, [b"1"], "; the first 1 lines are stored")]
 )
-def test_keys_that_are_not_utf8_are_refused_and_none_becomes_another(monkeypatch, read_bytes, stored, said):
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
+def test_keys_that_are_not_utf8_are_refused_and_never_altered(monkeypatch, read_bytes, stored, said):
     monkeypatch.setattr(produce, "_READ_BYTES", read_bytes)
-    stdin = b"a:1\ncaf\xe9:2\ncaf\xe8:3\n"
-    refused = CliRunner().invoke(main, ["produce", "--topic", "T", "--key-delimiter", ":"], input=stdin)
-    assert refused.exit_code == 1
-    assert refused.output == f"Error: line 2: the key b'caf\\xe9' is not UTF-8{said}\n"
+    error = refused("produce", "--topic", "T", "--key-delimiter", ":", stdin=b"a:1\ncaf\xe9:2\ncaf\xe8:3\n")
+    assert error == f"Error: line 2: the key b'caf\\xe9' is not UTF-8{said}\n"
     assert [one[0] for one in FakeProducer.sent] == stored
 
 
 class Blocks:
-    """A stream that gives out its blocks one by one."""
+    """Stream that returns its blocks one by one."""
 
     def __init__(self, *blocks: bytes) -> None:
         self._blocks = list(blocks)
@@ -264,12 +251,9 @@ class Blocks:
         return self._blocks.pop(0) if self._blocks else b""
 
 
-async def test_lines_are_cut_right_wherever_the_stream_breaks():
+async def test_lines_are_cut_right_wherever_the_stream_breaks_and_an_overlong_one_is_refused_before_its_end():
     reader = produce.LineReader(Blocks(b"on", b"e\ntw", b"o", b"\n\n", b"end").read1)
     assert [line async for lines in reader.batches() for line in lines] == [b"one", b"two", b"", b"end"]
-
-
-async def test_a_line_that_no_message_can_hold_is_refused_before_it_has_come_to_its_end():
     came = []
 
     def read(size):
@@ -284,7 +268,7 @@ async def test_a_line_that_no_message_can_hold_is_refused_before_it_has_come_to_
     assert sum(came) <= 5 << 20
 
 
-def test_a_program_that_ends_does_not_wait_for_input_that_never_comes():
+def test_an_ending_program_does_not_wait_for_its_input():
     came = threading.Event()
     rescue = threading.Timer(5, came.set)
     rescue.start()
@@ -306,26 +290,21 @@ def test_a_program_that_ends_does_not_wait_for_input_that_never_comes():
 
 
 FIRST_MS = 1_700_000_000_000
-"""When the first message was stored; another followed each millisecond."""
+"""Store time of the first message in ms. Each later message follows after one millisecond."""
 
 
-class FakePullConsumer:
-    """A queue that is read three messages at a time and never ends; its end was 10 when somebody asked."""
+class FakePullConsumer(Entered):
+    """Queue that is read three messages at a time without end. Its end offset is reported as 10."""
 
     committed: ClassVar[list[int]] = []
 
     filters: ClassVar[list[object]] = []
 
-    def __init__(self, namesrv, group, *, filter="*"):  # noqa: A002
+    def __init__(self, namesrv, group, *, filter="*", keep_unreadable=True):  # noqa: A002
+        assert keep_unreadable
         self.filters[:] = [filter]
         self.positions = {}
         self.committed.clear()
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *error):
-        return None
 
     async def queues(self, topic):
         return (QUEUE,)
@@ -354,13 +333,6 @@ class FakePullConsumer:
         self.committed.append(self.positions[QUEUE])
 
 
-def test_consume_ends_at_what_was_the_end_when_it_began(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
-    shown = dledger("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
-    assert shown.split() == [str(offset) for offset in range(10)]
-    assert FakePullConsumer.committed == []
-
-
 @pytest.mark.parametrize(
     ("words", "offsets"),
     [
@@ -372,53 +344,43 @@ def test_consume_ends_at_what_was_the_end_when_it_began(monkeypatch):
         (("--from", "12", "-n", "2"), range(12, 14)),
         (("--from", "5", "--to", "5"), range(0)),
         (("--from", "8", "--to", "12"), range(8, 12)),
-        (("--from", "3", "-n", "4"), range(3, 7)),
         (("--queue", "broker-a/1", "--to", "2"), range(2)),
     ],
 )
-def test_consume_begins_and_ends_where_it_is_told_to(monkeypatch, words, offsets):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+def test_consume_reads_from_the_given_start_to_the_given_end(words, offsets):
     assert dledger("consume", "--topic", "orders", *words).split() == [str(offset) for offset in offsets]
 
 
 @pytest.mark.parametrize(("committed", "first"), [(8, 3), (None, 6)])
-def test_a_group_begins_where_it_is_told_to_only_if_it_is_new(monkeypatch, committed, first):
-    async def offsets(self, group, topic):
-        return [QueueStatus(QUEUE, 0, 10, committed)]
-
-    monkeypatch.setattr(FakeAdmin, "offsets", offsets, raising=False)
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+def test_the_from_option_applies_only_to_a_group_without_offsets(monkeypatch, committed, first):
+    status = QueueStatus(QUEUE, 0, 10, committed)
+    monkeypatch.setattr(FakeAdmin, "offsets", answering([status]))
     words = ("--group", "billing", "--from", str(FIRST_MS + 6), "--to", "end")
     assert dledger("consume", "--topic", "orders", *words).split() == [str(offset) for offset in range(first, 10)]
     assert FakePullConsumer.committed[-1] == 10
 
 
-def test_keys_are_shown_as_produce_reads_them(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+def test_consume_prints_keys_in_the_form_that_produce_reads():
     assert dledger("consume", "--topic", "orders", "-n", "1", "-k") == "k1 k2\t10\n"
     assert dledger("consume", "--topic", "orders", "-n", "1", "--key-delimiter", ": ") == "k1 k2: 10\n"
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
     dledger("produce", "--topic", "T", "-k", stdin="k1 k2\t10\n\tno key\nneither\n")
     assert [one[:2] for one in FakeProducer.sent] == [(b"10", "k1 k2"), (b"no key", None), (b"neither", None)]
 
 
-def test_lines_are_read_by_a_format(monkeypatch):
-    monkeypatch.setattr(produce, "Producer", FakeProducer)
+def test_lines_are_read_by_a_format():
     dledger("produce", "--topic", "T", "-f", "[%g] %k: %s\\n", stdin="[a] k: b: c\n[] : \n")
     assert [one[:3] for one in FakeProducer.sent] == [(b"b: c", "k", "a"), (b"", None, None)]
-    refused = CliRunner().invoke(main, ["produce", "--topic", "T", "-f", "%k: %s"], input="a: b\nc\n")
-    assert refused.exit_code == 1
-    assert "Error: line 2 does not have the form '%k: %s': b'c'" in refused.stderr
+    error = refused("produce", "--topic", "T", "-f", "%k: %s", stdin="a: b\nc\n")
+    assert "Error: line 2 does not have the form '%k: %s': b'c'" in error
 
 
 @pytest.mark.parametrize("pattern", ["%k", "%k%s", "%s %s", "%s %o", "%s\\n%k", "%s %h"])
-def test_a_format_by_which_no_line_can_be_read_is_refused(pattern):
-    refused = CliRunner().invoke(main, ["produce", "--topic", "T", "-f", pattern], input="")
-    assert refused.exit_code == 2
-    assert "lines are read by %s body, and %k keys and %g tag if they are there" in refused.stderr
+def test_an_input_format_without_a_message_body_is_refused(pattern):
+    error = refused("produce", "--topic", "T", "-f", pattern, code=2)
+    assert "lines are read by %s body, and %k keys and %g tag if they are there" in error
 
 
-def test_produce_sends_as_many_lines_as_it_is_told_to_the_queue_it_is_told(monkeypatch):
+def test_produce_sends_the_given_number_of_lines_to_the_given_queue(monkeypatch):
     queues = []
 
     class ToQueue(FakeProducer):
@@ -435,44 +397,63 @@ def test_produce_sends_as_many_lines_as_it_is_told_to_the_queue_it_is_told(monke
     assert dledger(*words, "broker-a/1", stdin="1\n2\n3\n4\n5\n").startswith("3 messages")
     assert [one[0] for one in ToQueue.sent] == [b"1", b"2", b"3"]
     assert set(queues) == {QUEUE}
-    refused = CliRunner().invoke(main, [*words, "1"], input="1\n")
-    assert (refused.exit_code, refused.stderr) == (1, "Error: --queue 1 is one of broker-a/1, broker-b/1: say which\n")
+    assert refused(*words, "1", stdin="1\n") == "Error: --queue 1 is one of broker-a/1, broker-b/1: say which\n"
 
 
-def test_a_topic_that_cannot_be_read_is_told_how_it_can(monkeypatch):
-    class Unreadable(FakePullConsumer):
-        async def queues(self, topic):
-            return ()
-
+def test_consume_names_an_unreadable_message_and_reads_on(monkeypatch):
+    class Poisoned(FakePullConsumer):
         async def poll(self, limit, timeout):
-            raise InvalidArgumentError("no queue is assigned")
+            found = await super().poll(limit, timeout)
+            return [message(b"no zlib", 1, "no zlib stream") if one.queue_offset == 1 else one for one in found]
+
+    monkeypatch.setattr(consume, "PullConsumer", Poisoned)
+    read = run("consume", "--topic", "orders", "--to", "3")
+    assert (read.exit_code, read.stdout) == (1, "0\n2\n")
+    assert "offset 1 of orders/broker-a/1 (offset id OFFSET, unique key UNIQUE) cannot be read: no zlib" in read.stderr
+    as_json = run("consume", "--topic", "orders", "--to", "3", "-o", "json")
+    lines = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert [(one["body"], one.get("fault")) for one in lines] == [("0", None), (None, "no zlib stream"), ("2", None)]
+
+
+@pytest.mark.parametrize("words", [("consume", "--topic", "orders", "--to", "3"), ("dlq", "export", "G")])
+def test_the_unique_key_of_an_unreadable_message_commands_no_terminal(monkeypatch, words):
+    evil = msgspec.structs.replace(message(b"no zlib", 1, "no zlib stream"), message_id="\x1b]0;owned\x07\x1b[2J")
+
+    class Poisoned(FakePullConsumer):
+        async def poll(self, limit, timeout):
+            return [evil if one.queue_offset == 1 else one for one in await super().poll(limit, timeout)]
+
+    async def pages(*_):
+        yield [evil]
+
+    monkeypatch.setattr(consume, "PullConsumer", Poisoned)
+    monkeypatch.setattr(dlq, "pages", pages)
+    monkeypatch.setattr(dlq, "with_admin", lambda _, work: asyncio.run(work(None)))
+    read = run(*words)
+    assert read.exit_code == 1
+    assert "unique key \ufffd]0;owned\ufffd\ufffd[2J) cannot be read" in read.stderr
+
+
+def test_consume_explains_how_to_make_a_topic_readable(monkeypatch):
+    class Unreadable(FakePullConsumer):
+        queues = answering(())
+        poll = answering(InvalidArgumentError("no queue is assigned"))
 
     monkeypatch.setattr(consume, "PullConsumer", Unreadable)
-    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--exit-eof"])
-    assert result.exit_code == 1
-    assert "orders has no readable queues: `dledger topic create orders --permission read-write`" in result.output
+    error = refused("consume", "--topic", "orders", "--exit-eof")
+    assert "orders has no readable queues: `dledger topic create orders --permission read-write`" in error
 
 
-def test_consume_filters_by_tags_or_in_sql(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
+def test_consume_filters_by_tags_or_in_sql():
     read = ("consume", "--topic", "orders", "--from-beginning", "--exit-eof")
     dledger(*read, "--tag", "a || b")
     assert FakePullConsumer.filters == ["a || b"]
     dledger(*read, "--sql", "amount > 100")
     assert FakePullConsumer.filters == [Sql("amount > 100")]
-    both = CliRunner().invoke(main, [*read, "--sql", "amount > 100", "--tag", "a"])
-    assert both.exit_code == 2
-    assert "--tag and --sql filter each alone" in both.output
+    assert "--tag and --sql filter each alone" in refused(*read, "--sql", "amount > 100", "--tag", "a", code=2)
 
 
-def test_consume_commits_what_it_printed_for_a_group(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
-    lines = dledger("consume", "--topic", "orders", "--group", "billing", "--exit-eof", "-o", "json").splitlines()
-    assert [msgspec.json.decode(line)["queue_offset"] for line in lines] == list(range(3, 10))
-    assert FakePullConsumer.committed == [6, 9, 10]
-
-
-def test_consume_prints_on_while_a_commit_is_under_way_and_has_all_committed_in_the_end(monkeypatch):
+def test_consume_keeps_printing_during_a_commit_and_finally_commits_everything(monkeypatch):
     class Slow(FakePullConsumer):
         polls = 0
         polled = asyncio.Condition()
@@ -497,11 +478,9 @@ def test_consume_prints_on_while_a_commit_is_under_way_and_has_all_committed_in_
 
 
 def test_consume_to_an_end_does_not_commit_for_a_group_with_members(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
     monkeypatch.setattr(FakeAdmin, "members_of_billing", [GroupMember("a", "h:1", "JAVA", {}, False)])
-    refused = CliRunner().invoke(main, ["consume", "--topic", "orders", "--group", "billing", "--to", "end"])
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "consumer group 'billing' has 1 member, stop them first: a (h:1)" in refused.stderr
+    error = refused("consume", "--topic", "orders", "--group", "billing", "--to", "end")
+    assert "consumer group 'billing' has 1 member, stop them first: a (h:1)" in error
 
 
 def test_consume_without_a_group_reads_queues_that_are_added_later(monkeypatch):
@@ -524,14 +503,9 @@ def test_consume_without_a_group_reads_queues_that_are_added_later(monkeypatch):
     assert dledger("consume", "--topic", "orders", "--count", "3").split() == ["broker-a", "broker-a", "broker-b"]
 
 
-def test_consume_ends_after_the_messages_asked_for(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", FakePullConsumer)
-    assert dledger("consume", "--topic", "orders", "--count", "2", "--format", "%o ") == "10 11 "
-
-
 @pytest.mark.parametrize(("number", "early"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize(("options", "bounded"), [((), False), (("--exit-eof",), True), (("--count", "100"), True)])
-def test_consume_that_a_signal_ends_says_whether_it_came_to_its_end(monkeypatch, number, early, options, bounded):
+def test_the_exit_code_of_an_interrupted_bounded_consume_says_so(monkeypatch, number, early, options, bounded):
     class Interrupted(FakePullConsumer):
         async def poll(self, limit, timeout):
             signal.raise_signal(number)
@@ -539,13 +513,13 @@ def test_consume_that_a_signal_ends_says_whether_it_came_to_its_end(monkeypatch,
 
     monkeypatch.setattr(consume, "PullConsumer", Interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--from-beginning", *options])
+    result = run("consume", "--topic", "orders", "--from-beginning", *options)
     signal.signal(signal.SIGINT, before)
     assert (result.exit_code, result.output) == (early if bounded else 0, "")
 
 
 class RefusedGroup(FakePullConsumer):
-    """A member of a group that brokers do not make: messages come once it is told so."""
+    """Member of a group that brokers refuse to create."""
 
     refusal: ClassVar[Exception] = RefusedError(ServiceNotAvailable("the disk is full, nothing was stored: no space"))
 
@@ -556,17 +530,11 @@ class RefusedGroup(FakePullConsumer):
         raise self.refusal
 
 
-class FakePushConsumer:
-    """A member of a group that gets three messages."""
+class FakePushConsumer(Entered):
+    """Member of a group that gets three messages."""
 
     def __init__(self, namesrv, group, subscriptions, **options):
         self._left = [message(b"%d" % number, number) for number in range(3)]
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *error):
-        return None
 
     def __aiter__(self):
         return self
@@ -577,10 +545,9 @@ class FakePushConsumer:
         return self._left.pop(0)
 
 
-def test_a_group_that_cannot_be_made_is_told_of_once_and_waited_for(monkeypatch):
+def test_consume_reports_once_that_its_group_cannot_be_created_and_waits(monkeypatch):
     monkeypatch.setattr(consume, "PullConsumer", RefusedGroup)
-    monkeypatch.setattr(consume, "PushConsumer", FakePushConsumer)
-    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--group", "new"])
+    result = run("consume", "--topic", "orders", "--group", "new")
     assert (result.exit_code, result.stdout) == (0, "0\n1\n2\n")
     assert result.stderr == (
         "consumer group 'new' cannot be made yet: the disk is full, nothing was stored: no space; "
@@ -588,17 +555,10 @@ def test_a_group_that_cannot_be_made_is_told_of_once_and_waited_for(monkeypatch)
     )
 
 
-def test_a_group_that_brokers_never_make_ends_consume_with_what_to_do(monkeypatch):
+def test_consume_of_a_missing_group_says_how_to_create_it_and_an_existing_group_is_joined_at_once(monkeypatch):
     monkeypatch.setattr(RefusedGroup, "refusal", NotFoundError(GroupNotExist("create it first")))
     monkeypatch.setattr(consume, "PullConsumer", RefusedGroup)
-    result = CliRunner().invoke(main, ["consume", "--topic", "orders", "--group", "new"])
-    assert result.exit_code == 1
-    assert result.stderr == (
+    assert refused("consume", "--topic", "orders", "--group", "new") == (
         "Error: consumer group 'new' does not exist, and brokers make none: `dledger group create new`\n"
     )
-
-
-def test_a_group_that_exists_is_joined_at_once(monkeypatch):
-    monkeypatch.setattr(consume, "PullConsumer", RefusedGroup)
-    monkeypatch.setattr(consume, "PushConsumer", FakePushConsumer)
     assert dledger("consume", "--topic", "orders", "--group", "billing", "--count", "2").split() == ["0", "1"]

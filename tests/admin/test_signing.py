@@ -1,4 +1,4 @@
-"""Account that commands sign for: where it comes from, and that no error shows its secret."""
+"""The account for which commands sign: its sources. No error shows its secret."""
 
 import pytest
 from command_fakes import fails_in_one_line, use_fakes
@@ -12,12 +12,9 @@ def cluster(monkeypatch):
     use_fakes(monkeypatch)
 
 
-def test_no_variable_means_no_account(monkeypatch):
+def test_the_account_is_that_of_the_named_file_or_none(monkeypatch, tmp_path):
     monkeypatch.delenv("DLEDGER_CREDENTIALS", raising=False)
     assert signing() == {}
-
-
-def test_a_file_has_the_account_and_its_secret(monkeypatch, tmp_path):
     file = tmp_path / "credentials"
     file.write_text("app\nsecret of app\nmore\n")
     monkeypatch.setenv("DLEDGER_CREDENTIALS", str(file))

@@ -1,4 +1,4 @@
-"""`up`, `down` and `node` as a user meets them, with stand-ins for the processes."""
+"""`up`, `down` and `node` from the user's view, with stand-ins for the processes."""
 
 import json
 import os
@@ -22,14 +22,14 @@ from dledger_admin.cluster.lifecycle import RunningCluster, services
 from dledger_admin.cluster.live import show_changes, status_table
 from dledger_admin.cluster.manifest import read_manifest
 from dledger_admin.commands import up
-from dledger_admin.demo.run import _cluster
+from dledger_admin.demo.run import _running_cluster
 from dledger_admin.errors import StartError
 
-pytestmark = pytest.mark.usefixtures("stub_processes")
+pytestmark = [pytest.mark.usefixtures("stub_processes"), pytest.mark.long]
 
 
 class Dledger:
-    """Runs `dledger` commands on one cluster directory, in this process."""
+    """Runner of `dledger` commands on one cluster directory, in this process."""
 
     def __init__(self, data: Path, base_port: int, namesrv_port: int) -> None:
         self.data = data
@@ -68,8 +68,8 @@ def test_up_starts_every_process_and_down_stops_them_all(dledger):
     assert not any(dledger.pids().values())
 
 
-def test_whoever_reads_the_pid_file_of_a_process_that_is_being_started_finds_a_pid(tmp_path, monkeypatch):
-    (tmp_path / "pid").write_text("1234567890\n")  # left by a dead one
+def test_the_pid_file_holds_the_new_pid_during_a_start(tmp_path, monkeypatch):
+    (tmp_path / "pid").write_text("1234567890\n")  # left by a dead process
     truncate, found = os.ftruncate, []
 
     def look_before(descriptor: int, size: int) -> None:
@@ -83,7 +83,7 @@ def test_whoever_reads_the_pid_file_of_a_process_that_is_being_started_finds_a_p
     assert found == [str(process.pid)] == (tmp_path / "pid").read_text().split()
 
 
-def test_up_waits_until_the_leader_says_that_name_servers_list_it_with_its_topics(dledger):
+def test_up_waits_until_the_leader_reports_ready(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
     (dledger.data / "broker-a-n0" / "unready-answers").write_text("3")
@@ -108,7 +108,7 @@ def test_up_waits_for_a_node_that_does_not_answer_yet(dledger, monkeypatch):
     assert list(running.await_leaders(timeout_s=0.0)) == ["broker-a"]
 
 
-def test_up_with_full_disks_is_done_and_says_which_nodes_take_no_messages_as_status_does(dledger):
+def test_up_and_status_name_nodes_with_full_disks(dledger):
     dledger.up()
     for name in ("broker-a-n0", "broker-a-n1"):
         (dledger.data / name / "refusal").write_text(f"the disk of {name} is full; make room there")
@@ -121,18 +121,12 @@ def test_up_with_full_disks_is_done_and_says_which_nodes_take_no_messages_as_sta
         assert f"warning: {name}: the disk of {name} is full; make room there" in again.output
 
 
-def test_a_start_that_takes_too_long_says_what_the_leader_waits_for(dledger):
+def test_a_start_that_takes_too_long_tells_why_the_leader_is_not_ready(dledger):
     dledger.up()
     (dledger.data / "broker-a-n0" / "unready-answers").write_text("1")
     running = RunningCluster(read_manifest(dledger.data).layout(dledger.data))
     with pytest.raises(StartError, match=r"broker-a had no leader .* further for 0 s; broker-a: not listed yet"):
         running.await_leaders(timeout_s=0.0)
-
-
-def test_down_repeats_the_signal_so_that_no_broker_drains(dledger):
-    dledger.up()
-    dledger("down", "--data", str(dledger.data))
-    assert (dledger.data / "broker-a-n1" / "signals").read_text().count("TERM") >= 2
 
 
 def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeypatch):
@@ -143,7 +137,7 @@ def test_a_process_that_ignores_the_signals_is_killed_and_named(dledger, monkeyp
     assert service.pid() is None
 
 
-def test_a_process_that_gets_on_with_its_stop_is_waited_for_and_says_what_for(dledger, monkeypatch):
+def test_a_stop_waits_beyond_its_timeout_for_a_process_that_makes_progress(dledger, monkeypatch):
     monkeypatch.setattr(processes, "SAY_AFTER_S", 0.3)
     dledger.up()
     (dledger.data / "broker-a-n2" / "slow-steps").write_text("10")
@@ -154,7 +148,7 @@ def test_a_process_that_gets_on_with_its_stop_is_waited_for_and_says_what_for(dl
     assert all(line.startswith("waiting for broker-a-n2: ") for line in said)
 
 
-def test_a_node_that_gets_on_with_its_stop_is_waited_for_by_who_stops_it_alone(dledger):
+def test_a_graceful_stop_of_one_node_waits_while_the_node_makes_progress(dledger):
     dledger.up()
     (dledger.data / "broker-a-n2" / "slow-steps").write_text("10")
     service = dledger.services()["broker-a-n2"]
@@ -162,7 +156,7 @@ def test_a_node_that_gets_on_with_its_stop_is_waited_for_by_who_stops_it_alone(d
     assert service.pid() is None
 
 
-def test_who_stops_a_cluster_is_told_what_it_waits_for(dledger, monkeypatch):
+def test_down_tells_which_node_and_work_delay_the_stop(dledger, monkeypatch):
     monkeypatch.setattr(processes, "SAY_AFTER_S", 0.1)
     dledger.up()
     (dledger.data / "broker-a-n2" / "slow-steps").write_text("3")
@@ -171,7 +165,7 @@ def test_who_stops_a_cluster_is_told_what_it_waits_for(dledger, monkeypatch):
     assert "waiting for broker-a-n2: 2 files are to be synced" in stopped.output
 
 
-def test_processes_of_another_user_are_named_by_who_may_not_stop_them(dledger, monkeypatch):
+def test_down_names_a_process_that_belongs_to_another_user(dledger, monkeypatch):
     dledger.up()
     pid = dledger.pids()["namesrv"]
 
@@ -188,16 +182,16 @@ def test_processes_of_another_user_are_named_by_who_may_not_stop_them(dledger, m
 def test_a_process_that_is_ending_still_has_its_ports(tmp_path, monkeypatch):
     service = processes.Service("broker-a-n0", "dledger_broker", tmp_path / "broker.toml")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        monkeypatch.setattr(processes, "command_line", lambda _: None)  # what a process loses first
-        assert processes._lives(child.pid, service)
+        monkeypatch.setattr(processes, "command_line", lambda _: None)  # an ending process loses its command line first
+        assert processes._is_alive(child.pid, service)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not processes._lives(child.pid, service)
-    assert not processes._lives(child.pid, service)
+        assert not processes._is_alive(child.pid, service)
+    assert not processes._is_alive(child.pid, service)
 
 
-def test_a_process_that_begins_to_execute_has_its_command_line_waited_for(tmp_path, monkeypatch):
-    """On a busy machine it can be without one for longer than 100 ms: `down` would leave it."""
+def test_reading_a_pid_file_waits_for_the_command_line_of_a_new_process(tmp_path, monkeypatch):
+    """On a busy machine a new process can lack its command line for more than 100 ms. `down` would ignore it."""
     service = processes.Service("broker-a-n0", "dledger_broker", tmp_path / "broker.toml")
     command = [sys.executable, "-c", "input()", "--config", str(service.config_file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
@@ -214,25 +208,7 @@ def test_a_process_that_begins_to_execute_has_its_command_line_waited_for(tmp_pa
         assert service.pid() is None
 
 
-def test_a_second_up_names_the_running_processes_and_changes_nothing(dledger):
-    dledger.up()
-    before = dledger.pids()
-    again = dledger.up()
-    assert again.exit_code == 1
-    assert f"running already: namesrv (pid {before['namesrv']})" in again.output
-    assert dledger.pids() == before
-
-
-def test_an_up_after_down_needs_no_options_and_keeps_the_identities(dledger):
-    dledger.up()
-    before = read_manifest(dledger.data)
-    dledger("down", "--data", str(dledger.data))
-    again = dledger("up", "--data", str(dledger.data), "--detach")
-    assert again.exit_code == 0, again.output
-    assert read_manifest(dledger.data) == before
-
-
-def test_a_group_that_cannot_elect_fails_the_start_with_its_last_words_and_stops_the_rest(dledger):
+def test_a_start_without_a_majority_fails_with_the_nodes_output_and_stops_all(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
     for node_id in ("broker-a-n1", "broker-a-n2"):
@@ -245,7 +221,7 @@ def test_a_group_that_cannot_elect_fails_the_start_with_its_last_words_and_stops
     assert not any(dledger.pids().values())
 
 
-def test_one_broken_node_of_three_is_a_warning(dledger):
+def test_up_succeeds_with_a_warning_if_one_node_of_three_is_broken(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
     (dledger.data / "broker-a-n2" / "fail").touch()
@@ -254,16 +230,7 @@ def test_one_broken_node_of_three_is_a_warning(dledger):
     assert "warning: broker-a-n2 ended with exit code 3" in started.output
 
 
-def test_a_stale_pid_file_with_the_pid_of_another_process_is_no_running_node(dledger):
-    dledger.up()
-    dledger("down", "--data", str(dledger.data))
-    (dledger.data / "broker-a-n0" / "pid").write_text(str(os.getpid()))
-    assert dledger.pids()["broker-a-n0"] is None
-    again = dledger.up()
-    assert again.exit_code == 0, again.output
-
-
-def test_an_up_that_was_overtaken_by_another_leaves_the_cluster_of_the_other_alone(dledger, monkeypatch):
+def test_an_up_overtaken_by_another_up_leaves_the_running_cluster_alone(dledger, monkeypatch):
     @contextmanager
     def another_up_first(data):
         with monkeypatch.context() as this:
@@ -279,7 +246,7 @@ def test_an_up_that_was_overtaken_by_another_leaves_the_cluster_of_the_other_alo
     assert all(dledger.pids().values())
 
 
-def test_down_finds_processes_that_have_not_come_as_far_as_to_say_who_they_are(dledger):
+def test_down_stops_processes_that_are_still_starting(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
     for name in dledger.services():
@@ -289,7 +256,7 @@ def test_down_finds_processes_that_have_not_come_as_far_as_to_say_who_they_are(d
     assert json.loads(stopped.output)["stopped"] == sorted(dledger.services())
 
 
-def test_a_start_that_another_one_has_overtaken_does_not_hide_the_process_that_runs(dledger):
+def test_a_second_start_does_not_hide_the_running_process(dledger):
     dledger.up()
     service = dledger.services()["broker-a-n1"]
     runs = service.pid()
@@ -300,7 +267,7 @@ def test_a_start_that_another_one_has_overtaken_does_not_hide_the_process_that_r
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Processes that were started, each with a Ctrl-C before anybody else could know of it."""
+    """Interrupt each start of a process by Ctrl-C right after it, and yield the started processes."""
     started = []
 
     class Interrupted(subprocess.Popen):
@@ -324,21 +291,7 @@ def test_a_signal_in_the_middle_of_a_start_leaves_no_process(dledger, interrupte
     assert all(process.poll() is not None for process in interrupted)
 
 
-def test_a_signal_in_the_middle_of_the_start_of_a_node_leaves_no_process(dledger, request):
-    dledger.up()
-    data = ("--data", str(dledger.data))
-    dledger("node", "stop", *data, "broker-a-n1", "--now")
-    started = request.getfixturevalue("interrupted")
-    assert dledger("node", "start", *data, "broker-a-n1", "--detach").exit_code == 1
-    (process,) = started
-    assert process.poll() is not None
-    assert dledger.pids()["broker-a-n1"] is None
-    assert dledger.pids()["broker-a-n0"]
-
-
-def test_a_node_that_a_signal_stops_in_the_middle_of_its_start_needs_no_pid_file_for_that(
-    dledger, request, monkeypatch
-):
+def test_an_interrupted_node_start_stops_its_process_without_a_pid_file(dledger, request, monkeypatch):
     dledger.up()
     data = ("--data", str(dledger.data))
     dledger("node", "stop", *data, "broker-a-n1", "--now")
@@ -350,14 +303,14 @@ def test_a_node_that_a_signal_stops_in_the_middle_of_its_start_needs_no_pid_file
 
 
 def test_a_signal_in_the_middle_of_the_start_of_a_demonstration_leaves_no_process(tmp_path, interrupted):
-    with pytest.raises(KeyboardInterrupt), _cluster(tmp_path):
+    with pytest.raises(KeyboardInterrupt), _running_cluster(tmp_path):
         pass
     assert interrupted
     assert all(process.poll() is not None for process in interrupted)
 
 
-def test_a_process_of_another_directory_whose_path_ends_alike_is_no_node_of_this_one(dledger):
-    """Somebody copied a running cluster from /srv/mq to /mq, pid files and all, and calls `down --data /mq`."""
+def test_a_process_of_a_copied_cluster_directory_is_not_taken_for_a_node(dledger):
+    """An operator copied a running cluster from /srv/mq to /mq, pid files included, and calls `down --data /mq`."""
     dledger.up()
     dledger("down", "--data", str(dledger.data))
     service = dledger.services()["broker-a-n0"]
@@ -370,7 +323,7 @@ def test_a_process_of_another_directory_whose_path_ends_alike_is_no_node_of_this
         original.kill()
 
 
-def test_status_of_a_stopped_cluster_does_not_show_another_one_on_its_ports(dledger):
+def test_status_of_a_stopped_cluster_ignores_another_cluster_on_its_ports(dledger):
     dledger.up()
     copy = dledger.data.with_name("copy")
     shutil.copytree(dledger.data, copy)
@@ -379,7 +332,7 @@ def test_status_of_a_stopped_cluster_does_not_show_another_one_on_its_ports(dled
     assert shown["others"] == []
 
 
-def test_a_node_does_not_start_with_the_configuration_of_the_directory_that_its_own_is_a_copy_of(dledger):
+def test_node_start_refuses_a_copied_directory_until_up_rewrites_its_configuration(dledger):
     dledger.up()
     dledger("down", "--data", str(dledger.data))
     copy = dledger.data.with_name("copy")
@@ -395,7 +348,7 @@ def test_a_node_does_not_start_with_the_configuration_of_the_directory_that_its_
     assert dledger("down", "--data", str(copy)).exit_code == 0
 
 
-def test_processes_do_not_import_what_lies_in_the_folder_that_the_user_is_in(dledger, tmp_path, monkeypatch):
+def test_processes_import_no_modules_from_the_current_directory(dledger, tmp_path, monkeypatch):
     (tmp_path / "socketserver.py").write_text("raise SystemExit('a file of mine')")
     monkeypatch.chdir(tmp_path)
     started = dledger.up()
@@ -441,7 +394,7 @@ def test_status_of_a_whole_cluster_ends_with_0_and_with_3_when_anything_is_down(
     assert dledger("status", *data, "-o", "json").exit_code == 3
 
 
-def test_status_of_a_group_that_nobody_leads_says_so_and_ends_with_3(dledger):
+def test_status_of_a_group_without_a_leader_says_so_and_exits_with_3(dledger):
     dledger.up()
     (dledger.data / "broker-a-n0" / "never-leads").touch()
     shown = dledger("status", "--data", str(dledger.data))
@@ -450,7 +403,7 @@ def test_status_of_a_group_that_nobody_leads_says_so_and_ends_with_3(dledger):
     assert dledger("node", "status", "--data", str(dledger.data), "broker-a-n0").exit_code == 0
 
 
-def test_node_stop_drains_and_node_start_brings_it_back(dledger):
+def test_node_stop_drains_a_node_and_node_start_starts_the_node(dledger):
     dledger.up()
     (dledger.data / "broker-a-n1" / "drains-at-once").touch()
     stopped = dledger("node", "stop", "--data", str(dledger.data), "broker-a-n1")
@@ -470,15 +423,7 @@ def test_a_wiped_node_directory_gets_its_configuration_and_no_identity(dledger):
     assert not (dledger.data / "broker-a-n1" / "identity.json").exists()
 
 
-def test_the_name_server_is_started_and_stopped_like_a_node(dledger):
-    dledger.up()
-    assert dledger("node", "stop", "--data", str(dledger.data), "namesrv").exit_code == 0
-    assert dledger.pids()["namesrv"] is None
-    assert dledger("node", "start", "--data", str(dledger.data), "namesrv", "--detach").exit_code == 0
-    assert dledger.pids()["namesrv"]
-
-
-def test_an_up_in_the_foreground_goes_on_while_a_process_runs_that_took_the_place_of_its_own(dledger):
+def test_an_up_in_the_foreground_also_watches_processes_that_were_restarted(dledger):
     data = ("--data", str(dledger.data))
     dledger.up()
     dledger("down", *data)
@@ -510,10 +455,10 @@ def test_in_the_foreground_a_name_server_that_ended_is_shown(dledger):
 
 
 def up_in_a_process(dledger, tmp_path, *options):
-    """`up` as a process of its own, once all that it starts runs; and what it prints."""
+    """Run `up` as a process of its own. Return it and its output once everything that it starts runs."""
     arguments = [*dledger._up[:-1], "--data", str(dledger.data), *options]
-    # The stand-ins come first on the path of what `up` starts, last on its own.  What starts the tests may have SIGINT
-    # ignored, as shells do for what they run in the background, and SIGHUP, as nohup does; who sends them has not.
+    # The stand-ins come first on the path of the processes that `up` starts, and last on its own path. The parent of
+    # the tests may ignore signals: shells ignore SIGINT in the background, and nohup ignores SIGHUP.
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
@@ -537,7 +482,7 @@ def test_in_the_foreground_a_signal_stops_everything(dledger, tmp_path):
     assert not any(dledger.pids().values())
 
 
-def test_a_signal_that_comes_where_python_ignores_it_ends_a_start_all_the_same(dledger, monkeypatch):
+def test_a_swallowed_interrupt_still_ends_a_start(dledger, monkeypatch):
     def ask(places):
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -559,7 +504,7 @@ def test_a_start_in_the_background_that_a_signal_ends_leaves_nothing(dledger, tm
     assert not any(dledger.pids().values())
 
 
-def test_what_nohup_started_outlives_its_terminal(dledger, tmp_path):
+def test_up_under_nohup_outlives_its_terminal(dledger, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         process, shown = up_in_a_process(dledger, tmp_path)

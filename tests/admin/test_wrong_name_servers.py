@@ -1,4 +1,4 @@
-"""Every command that is given a wrong port says in one line what is there, be it nothing that says a word."""
+"""Every command with a wrong port reports in one line what answers there, or that nothing answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from click.testing import CliRunner
+from command_fakes import refused
 
-from dledger_admin.cli import main
 from dledger_admin.errors import UNHEALTHY
 from dledger_client import nameservers
 
@@ -20,7 +19,7 @@ GREETING = bytes.fromhex("000000280100002492 01c420") + bytes(32)
 
 @contextmanager
 def listening(first: bytes):
-    """Whoever connects and says something is answered so, and is told no more."""
+    """Run a server that answers the first bytes of a connection with `first`, and then closes it."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection):
@@ -50,49 +49,37 @@ def listening(first: bytes):
 
 
 def exit_code_of(command):
-    """Who watches a cluster's health asks for nothing else than whether all is well."""
+    """Return the expected exit code. A monitor of `cluster health` only asks whether all is well."""
     return UNHEALTHY if command == ("cluster", "health") else 1
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("topic", "list"),
-        ("topic", "create", "orders"),
-        ("group", "describe", "readers"),
-        ("message", "get", "--topic", "orders", "--key", "k"),
-        ("cluster", "info"),
-        ("cluster", "health"),
-        ("produce", "--topic", "orders"),
-        ("consume", "--topic", "orders", "--exit-eof"),
-        ("consume", "--topic", "orders", "--group", "readers"),
-        ("pin", "list"),
-    ],
-    ids=" ".join,
-)
-def test_a_command_names_what_answers_at_a_wrong_port(command):
-    with listening(HTTP) as address:
-        result = CliRunner().invoke(main, [*command, "--namesrv", address], input="one\n")
-    assert result.exit_code == exit_code_of(command)
-    assert f"{address} is no name server and no broker: an HTTP server answered there" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
+COMMANDS = [
+    ("topic", "list"),
+    ("cluster", "health"),
+    ("message", "get", "--topic", "orders", "--key", "k"),
+    ("produce", "--topic", "orders"),
+    ("consume", "--topic", "orders", "--exit-eof"),
+    ("consume", "--topic", "orders", "--group", "readers"),
+]
+NOBODY = "is no name server and no broker:"
+SERVERS = [
+    (ALERT, f"{NOBODY} a TLS server answered there"),
+    (GREETING, f"{NOBODY} the peer port of a node, whose client port is one lower"),
+    (b"", "takes connections and says nothing: no answer within 0.3 s"),
+]
 
 
-@pytest.mark.parametrize("command", [("topic", "list"), ("cluster", "health")], ids=" ".join)
 @pytest.mark.parametrize(
-    ("first", "named"),
+    ("command", "first", "named"),
     [
-        (ALERT, "is no name server and no broker: a TLS server answered there"),
-        (GREETING, "is no name server and no broker: the peer port of a node, whose client port is one lower"),
-        (b"", "takes connections and says nothing: no answer within 0.3 s"),
+        *((command, HTTP, f"{NOBODY} an HTTP server answered there") for command in COMMANDS),
+        *((command, *server) for command in COMMANDS[:2] for server in SERVERS),
     ],
 )
-def test_a_wrong_port_is_named_by_what_it_says_or_does_not_say(command, first, named, monkeypatch):
+def test_a_command_names_the_kind_of_server_at_a_wrong_port(command, first, named, monkeypatch):
     if not first:
         monkeypatch.setattr(nameservers, "FIRST_ANSWER_SECONDS", 0.3)
     with listening(first) as address:
-        result = CliRunner().invoke(main, [*command, "--namesrv", address])
-    assert result.exit_code == exit_code_of(command)
-    assert f"{address} {named}" in result.stderr
-    assert result.stderr.count("\n") == 1
+        error = refused(*command, "--namesrv", address, code=exit_code_of(command), stdin="one\n")
+    assert f"{address} {named}" in error
+    assert error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Two checkouts are measured in turns, and what is shown are medians of the ratios of pairs."""
+"""Two checkouts are measured in turn, and the medians of the ratios of pairs are shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EMPTY = {"dict": {}, "list": [], "tuple": []}
 
 
 def a_checkout(folder: Path, turns: Path, rates: list[float], cpu: float) -> Path:
-    """A folder whose Python reports these rates, one by one, instead of running anything."""
+    """Create a folder whose Python reports these rates, one by one, instead of running anything."""
     load = {name: EMPTY.get(kind.__name__, 1) for name, kind in get_type_hints(LoadResult).items()}
     program = folder / ".venv/bin/python"
     program.parent.mkdir(parents=True)
@@ -60,7 +60,7 @@ def test_checkouts_take_turns_and_ratios_are_of_pairs(tmp_path: Path, monkeypatc
     assert [pair["this"]["messages_per_s"] for pair in pairs] == [90.0, 300.0, 400.0]
 
 
-def test_a_checkout_without_what_is_needed_is_named(tmp_path: Path) -> None:
+def test_a_checkout_without_a_virtual_environment_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [str(tmp_path), "--scenario", "sync-1x64"])
     assert result.exit_code == 1
     assert f"{tmp_path} has no .venv: run make bench there once" in result.output

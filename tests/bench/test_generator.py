@@ -1,4 +1,4 @@
-"""The load generator counts what was acknowledged, and nothing else."""
+"""The load generator counts exactly the acknowledged messages."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class FakeBroker:
-    """Answers sends and pulls from memory; `send_code` chooses the answer to the n-th send request."""
+    """Broker that answers sends and pulls from memory. `send_code` chooses the answer to the n-th send request."""
 
     queues: dict[int, int] = field(default_factory=dict)
     send_code: Callable[[int], int] = lambda _: 0
@@ -136,15 +136,14 @@ async def test_send_frames_are_those_of_a_java_client(broker: FakeBroker, progra
     assert (fields["b"], fields["c"], fields["e"], fields["m"]) == ("orders", "TBW102", "0", "false")
 
 
-async def test_each_message_has_its_own_unique_key(broker: FakeBroker, program: Path) -> None:
-    await load_on(broker, program, Load(connections=2, window=4, batch=32, body_bytes=64), messages=640)
+async def test_each_message_has_its_own_unique_key_and_connections_spread_over_the_queues(
+    broker: FakeBroker, program: Path
+) -> None:
+    load = Load(connections=6, window=4, batch=32, body_bytes=64, queues=3)
+    await load_on(broker, program, load, messages=1920)
     assert broker.requests[0]["code"] == 320
-    assert len(broker.keys) == len(set(broker.keys)) == 640
+    assert len(broker.keys) == len(set(broker.keys)) == 1920
     assert {len(key) for key in broker.keys} == {32}
-
-
-async def test_connections_spread_over_the_queues(broker: FakeBroker, program: Path) -> None:
-    await load_on(broker, program, Load(connections=6, window=2, body_bytes=10, queues=3), messages=600)
     assert set(broker.queues) == {0, 1, 2}
 
 
@@ -167,26 +166,23 @@ async def test_refused_sends_are_errors_by_code_and_made_up_for(broker: FakeBrok
     assert result.acknowledged_total == sum(broker.queues.values()) == 100
 
 
-async def test_answers_to_nothing_are_not_counted_as_acknowledgements(broker: FakeBroker, program: Path) -> None:
-    broker.shuffle_opaque = True
-    with pytest.raises(GeneratorError, match='"opaque":1'):
-        await load_on(broker, program, Load(window=1, body_bytes=10))
-
-
 async def test_pulls_walk_each_queue_in_order_and_start_over_at_its_end(broker: FakeBroker, program: Path) -> None:
     broker.queues = {0: 70, 1: 10, 2: 0, 3: 33}
-    result = await load_on(broker, program, Load(mode="pull", queues=4))
+    result = await load_on(broker, program, Load(mode="pull", queues=4), messages=400)
     assert not result.errors
     assert result.messages > 0
     begins = [int(request["extFields"]["queueOffset"]) for request in broker.requests if is_pull_of(request, 0)]
     assert begins[:5] == [0, 32, 64, 70, 0]
 
 
-async def test_pulled_records_out_of_order_are_an_error(broker: FakeBroker, program: Path) -> None:
+async def test_pulled_records_out_of_order_and_answers_to_nothing_are_errors(broker: FakeBroker, program: Path) -> None:
     broker.queues = {0: 10}
     broker.corrupt_pull = True
     with pytest.raises(GeneratorError, match='"record"'):
         await load_on(broker, program, Load(mode="pull", queues=1))
+    broker.shuffle_opaque = True
+    with pytest.raises(GeneratorError, match='"opaque":1'):
+        await load_on(broker, program, Load(window=1, body_bytes=10))
 
 
 async def test_a_closed_connection_is_reported_as_such(program: Path) -> None:
@@ -203,8 +199,8 @@ def is_pull_of(request: dict, queue: int) -> bool:
     return request["code"] == 11 and request["extFields"]["queueId"] == str(queue)
 
 
-def test_a_ctrl_c_ends_a_load_though_no_system_call_of_the_main_thread_was_interrupted(tmp_path: Path) -> None:
-    """A signal that comes just before a read does not interrupt it; nor does one that another thread takes."""
+def test_an_interrupt_taken_by_another_thread_ends_a_load(tmp_path: Path) -> None:
+    """A signal that comes just before a read, or that another thread takes, does not interrupt the read."""
     has_begun = threading.Event()
     end = tmp_path / "it ran to its end"
 
@@ -212,7 +208,7 @@ def test_a_ctrl_c_ends_a_load_though_no_system_call_of_the_main_thread_was_inter
         assert has_begun.wait(60)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
-    # What starts the tests may have SIGINT ignored, as shells do for what they run in the background.
+    # The parent of the tests may ignore SIGINT, as shells do for background processes.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     other = threading.Thread(target=interrupt)
     other.start()

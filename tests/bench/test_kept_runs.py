@@ -1,4 +1,4 @@
-"""Runs that were kept: each says when, on what and how it was measured, and the page shows the newest."""
+"""Kept runs say when, on what and how they were measured, and the page shows the newest."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ FRAME = {"date", "about", "command", "machine"}
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_says_when_on_what_and_how_it_was_measured(name: str) -> None:
+def test_a_kept_run_records_date_machine_and_figures(name: str) -> None:
     run = RUNS[name]
     assert isinstance(run["date"], datetime)
     assert name.startswith(f"{run['date']:%Y-%m-%d}-")
@@ -35,7 +35,7 @@ def test_a_full_run_has_every_scenario_beside_the_machines_limits(name: str) -> 
 
 
 def test_the_page_shows_the_newest_full_run() -> None:
-    page = (ROOT / "docs/performance.md").read_text()
+    page = (ROOT / "docs/performance/README.md").read_text()
     newest = FULL[max(FULL)]
     for rate in newest["messages_per_s"].values():
         assert f"| {rate:,} |" in page

@@ -1,4 +1,4 @@
-"""Limits are measured without leaving traces, and the report says the truth about what was asked."""
+"""Limits are measured without leaving traces, and the report states the requested parameters truthfully."""
 
 import io
 import os
@@ -19,37 +19,24 @@ from bench.limits import (
     loopback_round_trip_us,
     may_give_memory_back,
     memory_copy_gb_per_s,
-)
+)  # fmt: skip
 from bench.report import beside_the_limit, show
 from bench.results import FailoverReport, IdleRun, LoadReport, LoadRun, NodeUsage, Report, quantile
 from bench.scenarios import LOADS, NAMES
 from bench.usage import UsageMeter
 
 LIMITS = MachineLimits(
-    fdatasync_64k_us=100.0,
-    fdatasync_64k_per_s=10_000.0,
-    loopback_round_trip_us=50.0,
-    memory_copy_gb_per_s=2.0,
+    fdatasync_64k_us=100.0, fdatasync_64k_per_s=10_000.0, loopback_round_trip_us=50.0, memory_copy_gb_per_s=2.0,
     may_give_memory_back=False,
-)
+)  # fmt: skip
 
 
 def load_result(messages_per_s: float, errors: dict[str, int] | None = None) -> LoadResult:
     return LoadResult(
-        seconds=4.0,
-        requests=100,
-        messages=100,
-        messages_per_s=messages_per_s,
-        acknowledged_total=100,
-        received_mb_per_s=1.0,
-        sent_mb_per_s=100.0,
-        p50_us=1000.0,
-        p99_us=2000.0,
-        p999_us=3000.0,
-        max_us=4000.0,
-        generator_cpu_s=0.1,
-        errors=errors or {},
-    )
+        seconds=4.0, requests=100, messages=100, messages_per_s=messages_per_s, acknowledged_total=100,
+        received_mb_per_s=1.0, sent_mb_per_s=100.0, p50_us=1000.0, p99_us=2000.0, p999_us=3000.0, max_us=4000.0,
+        generator_cpu_s=0.1, errors=errors or {},
+    )  # fmt: skip
 
 
 def load_report(flush: str, *rates: float, errors: dict[str, int] | None = None) -> LoadReport:
@@ -64,12 +51,9 @@ def shown(report: Report) -> str:
     return console.export_text()
 
 
-def test_disk_limit_leaves_no_file(tmp_path: Path) -> None:
+def test_limits_are_positive_and_that_of_the_disk_leaves_no_file(tmp_path: Path) -> None:
     assert fdatasync_us(tmp_path / "probe", seconds=0.02) > 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_limits_are_positive() -> None:
     assert loopback_round_trip_us(seconds=0.02) > 0
     assert memory_copy_gb_per_s(seconds=0.1) > 0
 
@@ -98,7 +82,7 @@ def test_meter_sees_memory_and_cpu_of_each_process_leader_first() -> None:
         meter = UsageMeter([os.getpid(), child.pid])
         meter.begin()
         began = time.thread_time()
-        while time.thread_time() - began < 0.05:  # the kernel books processor time by ticks of up to 10 ms
+        while time.thread_time() - began < 0.05:  # the kernel books processor time in ticks of up to 10 ms
             sum(range(10_000))
         meter.end()
         leader, follower = meter.nodes(messages=10)
@@ -111,20 +95,17 @@ def test_meter_sees_memory_and_cpu_of_each_process_leader_first() -> None:
 @pytest.mark.parametrize(
     ("q", "expected"), [(0.0, 1), (0.5, 10), (0.95, 19), (0.99, 20), (1.0, 20)], ids=["min", "p50", "p95", "p99", "max"]
 )
-def test_quantile_is_a_sample_that_enough_samples_do_not_exceed(q: float, expected: int) -> None:
+def test_a_quantile_is_one_of_the_samples(q: float, expected: int) -> None:
     assert quantile(range(20, 0, -1), q) == expected
 
 
-def test_load_figures_are_medians_of_the_runs() -> None:
+def test_load_figures_are_medians_and_are_compared_with_the_disk_if_synced_and_with_memory_otherwise() -> None:
     assert load_report("sync", 10_000, 50_000, 40_000).messages_per_s == 40_000
-
-
-def test_synced_load_is_put_beside_the_disk_and_others_beside_memory() -> None:
     assert beside_the_limit(load_report("sync", 40_000), LIMITS) == "4.0 messages per fdatasync"
     assert beside_the_limit(load_report("async", 40_000), LIMITS) == "100 MB/s, 5.0% of memory copy"
 
 
-def test_report_shows_figures_targets_and_errors() -> None:
+def test_report_shows_figures_targets_errors_and_crowds_of_consumers() -> None:
     report = Report(
         machine={},
         limits=LIMITS,
@@ -133,22 +114,9 @@ def test_report_shows_figures_targets_and_errors() -> None:
         failover=FailoverReport(gaps_ms=[900.0, 1100.0, 3200.0], failed_sends=0),
     )
     text = shown(report)
-    for expected in (
-        "40,000",
-        "35,000",
-        "4.0 messages per fdatasync",
-        " 7 ",
-        "1,100 ms",
-        "3,200 ms",
-        "90 MB",
-        "1.50 s",
-    ):
-        assert expected in text
+    synced = ("40,000", "35,000", "4.0 messages per fdatasync", " 7 ")
+    assert [words for words in (*synced, "1,100 ms", "3,200 ms", "90 MB", "1.50 s") if words not in text] == []
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
-
-
-def test_report_shows_crowds_of_consumers() -> None:
-    report = Report(machine={}, limits=LIMITS, loads={}, idle=[], failover=None)
     report.crowds = {"long-polls": load_report("sync", 10_000, 9_000, 8_000).runs}
     text = shown(report)
     assert "long-polls" in text

@@ -1,4 +1,4 @@
-"""The crowd of the benchmark behaves as stock consumers do: each queue of a topic has one member's pull."""
+"""The benchmark's crowd behaves as stock consumers do: each queue of a topic has one member's pull."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def shares(crowd: Crowd, group: str) -> list[int]:
     return sorted(queue for member in crowd.members if member.group == group for queue in member.share())
 
 
+async def settled(crowd: Crowd, count: int) -> None:
+    """Wait until each group has this number of members, and check that they share all queues."""
+    await crowd.until_settled(count)
+    assert [shares(crowd, group) for group, _ in NAMES] == [list(range(QUEUES))] * len(NAMES)
+
+
 async def test_every_queue_of_every_group_has_one_member_through_storms(tmp_path: Path) -> None:
     broker = Broker(node_config(tmp_path), bootstrap=True)
     await broker.start()
@@ -31,16 +37,13 @@ async def test_every_queue_of_every_group_has_one_member_through_storms(tmp_path
             crowd = Crowd(broker.config.port)
             first = [members(crowd, number) for number in range(3)]
             await crowd.join([member for some in first for member in some])
-            await crowd.until_settled(3)
-            assert [shares(crowd, group) for group, _ in NAMES] == [list(range(QUEUES))] * len(NAMES)
+            await settled(crowd, 3)
             crowd.notices = 0
             crowd.leave(first[1])
-            await crowd.until_settled(2)
+            await settled(crowd, 2)
             assert crowd.notices >= 2 * len(NAMES), "each of those that stayed was told"
-            assert [shares(crowd, group) for group, _ in NAMES] == [list(range(QUEUES))] * len(NAMES)
             await crowd.join(members(crowd, 3))
-            await crowd.until_settled(3)
-            assert [shares(crowd, group) for group, _ in NAMES] == [list(range(QUEUES))] * len(NAMES)
+            await settled(crowd, 3)
             crowd.leave(list(crowd.members))
     finally:
         await broker.stop()

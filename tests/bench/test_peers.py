@@ -1,4 +1,4 @@
-"""Services beside ours: what cannot run says why, what was started is stopped, the table shows what was measured."""
+"""Services beside ours: one that cannot run says why, started ones are stopped, the table shows the results."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from bench.peers.rows import ROWS
 from bench.peers.service import CannotRunError, RunningService, Timing
 from bench.peers.table import lines, markdown, terminal_table
 from dledger_admin.cluster.ports import has_ended
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPS = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
@@ -89,7 +92,7 @@ def test_the_table_shows_medians_ranges_and_how_many_times_as_fast_ours_is() -> 
     assert "| sync-1x64 | NATS | 1,000 |" in markdown(shown)
 
 
-def test_what_was_skipped_stands_in_the_table_with_its_reason() -> None:
+def test_the_comparison_lists_skipped_rows_with_their_reasons() -> None:
     shown = comparison(
         figures=[figures("ours", 1.0)],
         skipped=[
@@ -104,35 +107,30 @@ def test_what_was_skipped_stands_in_the_table_with_its_reason() -> None:
     assert "it broke" in markdown(shown)
 
 
-@pytest.mark.parametrize("service", [Kafka(), Rocketmq()])
-def test_a_machine_without_java_has_neither_kafka_nor_rocketmq(
-    service: Kafka | Rocketmq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CannotRunError, match=f"no `java` on PATH, which runs {service.name}"):
-        service.fetch()
-
-
-@pytest.mark.parametrize(("fetch", "missing"), [("go", "no `go` on PATH"), ("mvn", "no `mvn` on PATH")])
+@pytest.mark.parametrize(
+    ("fetch", "missing"),
+    [
+        (Kafka().fetch, "no `java` on PATH, which runs Kafka"),
+        (Rocketmq().fetch, "no `java` on PATH, which runs RocketMQ"),
+        (partial(go_install, "example.org/server/v2", "v2.0.0"), "no `go` on PATH"),
+        (partial(maven_jars, "peer", [("g", "a", "1")]), "no `mvn` on PATH"),
+    ],
+    ids=["kafka", "rocketmq", "go", "mvn"],
+)
 def test_a_machine_without_the_tools_skips_the_service_and_says_which(
-    fetch: str, missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fetch: Callable[[], object], missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(fetched, "PEERS_DIR", tmp_path / "peers")
     with pytest.raises(CannotRunError, match=missing):
-        go_install("example.org/server/v2", "v2.0.0") if fetch == "go" else maven_jars("peer", [("g", "a", "1")])
-
-
-def test_a_service_that_cannot_be_fetched_leaves_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(fetched, "PEERS_DIR", tmp_path / "peers")
+        fetch()
     shown = comparison()
     assert fetch_all([Nats()], shown, lambda _: None) == []
     assert [(each.service, each.row) for each in shown.skipped] == [("NATS", "")]
     assert "go" in shown.skipped[0].reason
 
 
-def test_a_step_that_fails_or_takes_too_long_says_what_it_said_last(tmp_path: Path) -> None:
+def test_a_failed_or_slow_step_is_reported_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(CannotRunError, match="ended with 3: not today"):
         run([sys.executable, "-c", "import sys; print('not today', file=sys.stderr); sys.exit(3)"], cwd=tmp_path)
     with pytest.raises(CannotRunError, match=r"took longer than 0\.2 s"):
@@ -140,7 +138,7 @@ def test_a_step_that_fails_or_takes_too_long_says_what_it_said_last(tmp_path: Pa
 
 
 @pytest.mark.parametrize("end", [RuntimeError, KeyboardInterrupt])
-def test_processes_end_with_their_block_whatever_ends_it(end: type[BaseException], tmp_path: Path) -> None:
+def test_processes_end_with_their_block_after_any_exception(end: type[BaseException], tmp_path: Path) -> None:
     pids: list[int] = []
 
     def fail_with_a_process() -> None:
@@ -205,7 +203,7 @@ def nats_is_there() -> None:
 
 
 @pytest.mark.usefixtures("nats_is_there")
-def test_nats_takes_every_kind_of_load_and_nothing_of_it_stays(tmp_path: Path) -> None:
+def test_nats_runs_every_load_and_leaves_no_files(tmp_path: Path) -> None:
     shown = comparison()
     kept: list[Comparison] = []
     rows = ["sync-1x64", "sync-8x64", "async-latency", "consume"]
@@ -221,7 +219,7 @@ def test_nats_takes_every_kind_of_load_and_nothing_of_it_stays(tmp_path: Path) -
 
 
 def test_ctrl_c_stops_the_nodes_and_removes_their_files(tmp_path: Path) -> None:
-    # What starts the tests may have SIGINT ignored, as shells do for what they run in the background.
+    # The parent of the tests may ignore SIGINT, as shells do for background processes.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from bench.peers.run import main; main()"
@@ -251,7 +249,7 @@ def _wait_for_nodes(work_dir: Path, bench: subprocess.Popen[str]) -> list[int]:
 
 def test_the_page_shows_the_newest_run_that_was_kept() -> None:
     newest = max((ROOT / "bench/runs").glob("*-peers-*.toml"))
-    assert markdown(decode(newest)) in (ROOT / "docs/performance-beside-peers.md").read_text()
+    assert markdown(decode(newest)) in (ROOT / "docs/performance/beside-peers.md").read_text()
 
 
 def test_the_versions_that_are_fetched_are_exact() -> None:

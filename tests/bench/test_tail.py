@@ -1,4 +1,4 @@
-"""Consumers that wait at the end of a queue: each gets every message of its queue."""
+"""Consumers that wait at the end of a queue get every message of their queue."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_each_message_reaches_all_consumers_of_its_queue(programs: tuple[P
         await asyncio.to_thread(run_load, generator, load, port=port, topic=TOPIC, seconds=30.0, messages=3)
         result = await tail(program, port, consumers=3 * QUEUES)
     assert result.errors == {}
-    sent = 120  # what was due within warm-up and measured time
+    sent = 120  # the number of messages due within warm-up and measured time
     assert result.acknowledged_total <= 3 * sent + 3 * QUEUES, "the three messages before were not read"
     assert result.messages > 2 * 100 * 0.5, "most of what was due has been received three times"
     assert 0 < result.p50_us <= result.p99_us <= result.max_us

@@ -1,4 +1,4 @@
-"""A group of three nodes in the test's own process."""
+"""Group of three nodes in the test's own process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest_asyncio
 from broker_in_process import Client, node_config
 
-from dledger.config_keys.declared import ConfigValue
 from dledger.store.disk import OsDisk
 from dledger.store.identity import FORMAT, Identity, write_identity
 from dledger.testing.ports import free_ports
 from dledger.types import Membership, ReplicaId
+from dledger_base.config_keys.declared import ConfigValue
 from dledger_broker.features.pins.table import PutPin
 from dledger_broker.node import Broker
 
@@ -33,8 +33,7 @@ class BrokerGroup:
         secret.write_bytes(b"s" * 32)
         secret.chmod(0o600)
         self.brokers: dict[str, Broker] = {}
-        self._changed = asyncio.Condition()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
         for voter in voters:
             directory = tmp_path / voter.node_id
             directory.mkdir()
@@ -46,51 +45,33 @@ class BrokerGroup:
                 alias_port=alias_ports[voter.node_id],
                 **({"secret_file": str(secret)} if has_secret else {}),
                 drain_ms=60_000,
-                peers={
-                    node_id: {"address": f"127.0.0.1:{port}"}
-                    for node_id, port in ports.items()
-                    if node_id != voter.node_id
-                },
+                peers={other: {"address": f"127.0.0.1:{ports[other]}"} for other in NODE_IDS if other != voter.node_id},
                 **keys,
             )
-            write_identity(
-                OsDisk(str(directory)),
-                Identity(
-                    FORMAT,
-                    config.cluster,
-                    config.broker_group,
-                    voter.node_id,
-                    voter.incarnation,
-                    config.segment_bytes,
-                    Membership(voters),
-                ),
-            )
+            group = (FORMAT, config.cluster, config.broker_group)
+            own = (voter.node_id, voter.incarnation, config.segment_bytes)
+            write_identity(OsDisk(str(directory)), Identity(*group, *own, Membership(voters)))
             broker = Broker(config)
             broker.group.listeners.append(self._announce)
             self.brokers[voter.node_id] = broker
 
     def _announce(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._notify())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
 
     async def leader(self, *, other_than: Broker | None = None) -> Broker:
-        """The node that leads, once the others know its address."""
-        async with asyncio.timeout(30), self._changed:
+        """Return the node that leads, once the others know its address."""
+        async with asyncio.timeout(30):
             while True:
                 ready = [broker for broker in self.brokers.values() if broker.group.ready]
                 if ready and ready[0] is not other_than:
                     known = [broker.group.leader_address for broker in self.brokers.values()]
                     if known.count(str(ready[0].config.advertised)) >= len(known) - (other_than is not None):
                         return ready[0]
+                self._changed.clear()
                 await self._changed.wait()
 
     async def understanding(self) -> Broker:
-        """The leader, once it has recorded that every node understands every command."""
+        """Return the leader, once it has recorded that every node understands every command."""
         leader = await self.leader()
         understood = asyncio.Event()
 
@@ -111,7 +92,7 @@ class BrokerGroup:
 
 @asynccontextmanager
 async def running(made: BrokerGroup) -> AsyncIterator[BrokerGroup]:
-    """A group whose nodes run, and are stopped at the end."""
+    """Run the nodes of a group, and stop them at the end."""
     await asyncio.gather(*(broker.start() for broker in made.brokers.values()))
     try:
         yield made

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from dledger.config_keys.declared import ConfigValue
 from dledger.testing.ports import free_ports
-from dledger_broker.config import BrokerConfig, build_config
+from dledger_base.config_keys.declared import ConfigValue
+from dledger_broker.config import KEYS, BrokerConfig, build_config
 from dledger_broker.node import Broker
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_heartbeat
+from tests.broker.served_broker import pull_ext
+
+
+async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for a condition whose change is no event that a test could wait for."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 -- see above
+            await asyncio.sleep(0.001)
 
 
 def node_config(tmp_path: Path, **keys: ConfigValue) -> BrokerConfig:
     port, peer_port = free_ports(2)
-    return build_config(
+    limits = {name: keys.pop(name) for name in list(keys) if name in KEYS.by_name and KEYS.by_name[name].about.is_limit}
+    config = build_config(
         {
             "broker_group": "broker-a",
             "node_id": "broker-a-n0",
@@ -35,20 +46,32 @@ def node_config(tmp_path: Path, **keys: ConfigValue) -> BrokerConfig:
             **keys,
         }
     )
+    changed = replace(config, **limits)  # type: ignore[arg-type] # a file cannot set limits
+    changed.remember(config.said, config.ignored)
+    return changed
+
+
+def toml_of(config: BrokerConfig) -> str:
+    """Return the configuration file of a process with the identity, ports and sizes of this configuration."""
+    texts = {key: str(getattr(config, key)) for key in ("broker_group", "node_id", "data_dir", "flush")}
+    ports = ("port", "peer_port", "http_port", "alias_port", "segment_bytes")
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in texts.items()) + "".join(
+        f"{key} = {getattr(config, key)}\n" for key in ports
+    )
 
 
 class Client:
-    """Speaks to a broker over a socket."""
+    """Client that speaks to a broker over a socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._decoder = FrameDecoder()
         self._opaque = 0
-        self._answers: list[RemotingCommand] = []
+        self._answers: dict[int, RemotingCommand] = {}
         self.pushed: list[RemotingCommand] = []
         self.received: list[RemotingCommand] = []
-        """All that came, in its order."""
+        """Everything that was received, in order."""
 
     @classmethod
     async def connect(cls, port: int) -> Client:
@@ -58,11 +81,9 @@ class Client:
         self._opaque += 1
         self._writer.write(encode_command(RemotingCommand(code, opaque=self._opaque, ext=ext or {}, body=body)))
         async with asyncio.timeout(20):
-            while True:
-                for place, answer in enumerate(self._answers):
-                    if answer.opaque == self._opaque:
-                        return self._answers.pop(place)
+            while (answer := self._answers.pop(self._opaque, None)) is None:
                 await self._receive()
+        return answer
 
     def tell(self, code: int, ext: dict[str, str]) -> None:
         """Send a oneway request."""
@@ -83,10 +104,13 @@ class Client:
         while (frame := self._decoder.next_frame()) is not None:
             command = decode_command(frame)
             self.received.append(command)
-            (self._answers if command.is_response else self.pushed).append(command)
+            if command.is_response:
+                self._answers[command.opaque] = command
+            else:
+                self.pushed.append(command)
 
     async def next_push(self) -> RemotingCommand:
-        """The next request of the broker."""
+        """Return the next request of the broker."""
         async with asyncio.timeout(20):
             while not self.pushed:
                 await self._receive()
@@ -96,30 +120,19 @@ class Client:
         self._writer.close()
 
     async def send(self, body: bytes, **letters: str) -> RemotingCommand:
-        ext = {"a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", **letters}
-        return await self.call(310, ext, body)
+        usual = dict(zip("abcdefgh", ("PG", "T1", "TBW102", "4", "0", "0", "1", "0"), strict=True))
+        return await self.call(310, usual | letters, body)
 
     async def heartbeat(self, client_id: str, group: str = "CG", **ext: str) -> RemotingCommand:
         consumer = ConsumerData(group, subscription_data_set=[SubscriptionData("T1")])
         return await self.call(34, ext, encode_heartbeat(HeartbeatData(client_id, [ProducerData("PG")], [consumer])))
 
     async def pull(self, offset: int, **fields: str) -> RemotingCommand:
-        return await self.call(
-            11,
-            {
-                "consumerGroup": "CG",
-                "topic": "T1",
-                "queueId": "0",
-                "queueOffset": str(offset),
-                "maxMsgNums": "32",
-                "sysFlag": "4",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subVersion": "0",
-                "subscription": "*",
-                **fields,
-            },
-        )
+        return await self.call(11, pull_ext("T1", offset=offset) | fields)
+
+    async def create_topic(self, topic: str, queues: int = 2, perm: str = "6") -> RemotingCommand:
+        ext = {"topic": topic, "defaultTopic": "TBW102", "perm": perm, "topicFilterType": "SINGLE_TAG"}
+        return await self.call(17, ext | dict.fromkeys(("readQueueNums", "writeQueueNums"), str(queues)))
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from dledger_broker.testing import BrokerInMemory
 
 
 def run_of_a_job(broker: BrokerInMemory) -> JobHandle:
-    """A handle that a test ends by itself; an exception under it is the test's."""
+    """Return a handle that a test ends by itself. An exception under it is raised in the test."""
     return JobHandle(broker.env, broker.machine.overlay, broker.node, broker.writer, broker.node.term, _raise)
 
 

@@ -1,8 +1,8 @@
 """Upgrade of real processes from an older build: `OLD_REF=… .venv/bin/python -m pytest tests/broker/real_upgrade.py`.
 
-What `test_upgrade_under_load` shows with nodes that only tell fewer command kinds is shown with the code of a commit
-from before the features: three of its nodes become nodes of this checkout, one after the other, under load. What is new
-is refused with a text until the last one is upgraded, and works then. A node that goes back ends with a text.
+In `test_upgrade_under_load`, older nodes are nodes that tell fewer command kinds. Here they run the code of a commit
+from before the features. Three of them become nodes of this checkout, one after the other, under load. New requests are
+refused with a text until the last node is upgraded, and work then. A node that goes back ends with a text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from broker_in_process import Client
-from test_upgrade_under_load import REFUSED, RETRIED, every_request_without_accounts, stored
+from test_upgrade_under_load import REFUSED, RETRIED, TurnsOfSends, every_request_without_accounts, stored
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -24,34 +24,23 @@ from tests.recorded.mixed_group import ROOT, Build, MixedError, MixedGroup, Node
 MORE = 50
 PATIENCE_S = 30.0
 PAUSE_S = 0.02
-TOPIC = {
-    "topic": "T1",
-    "defaultTopic": "TBW102",
-    "readQueueNums": "1",
-    "writeQueueNums": "1",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
-}
 
 
-class Load:
-    """Sends, pulls and commits through every node in turn, whatever becomes of the nodes."""
+class Load(TurnsOfSends):
+    """Load of sends, pulls and commits through every node in turn, whatever the nodes do."""
 
     def __init__(self, nodes: list[NodeProcess]) -> None:
         self._nodes = nodes
-        self._stops = False
-        self.acknowledged: list[bytes] = []
         self.committed = 0
-        self.refused: list[RemotingCommand] = []
         self.longest_s = 0.0
-        self._task = asyncio.create_task(self._run())
+        super().__init__()
 
     async def _run(self) -> None:
         number, last = 0, time.monotonic()
         while not self._stops:
             node, body = self._nodes[number % len(self._nodes)], b"load %d" % number
             number += 1
-            with suppress(OSError, TimeoutError):  # the node restarts: whether it is stored nobody knows
+            with suppress(OSError, TimeoutError):  # the node restarts: nobody knows whether the message is stored
                 client = await Client.connect(node.port)
                 try:
                     answer = await client.send(body)
@@ -66,7 +55,7 @@ class Load:
             await asyncio.sleep(PAUSE_S)
 
     async def _consume(self, client: Client) -> None:
-        """Read the newest message and commit behind it."""
+        """Read the newest message, and commit an offset that is higher by 1."""
         pulled = await client.pull(max(0, len(self.acknowledged) - 1))
         self._note(pulled)
         where = {"consumerGroup": "load-readers", "topic": "T1", "queueId": "0"}
@@ -80,20 +69,9 @@ class Load:
         if answer.code not in {0, 19, 20, 21, *RETRIED} and answer.ext.get("outcome") != "unknown":
             self.refused.append(answer)
 
-    async def reaches(self, count: int) -> None:
-        """Wait until so many more are acknowledged: the group takes messages."""
-        wanted = len(self.acknowledged) + count
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.acknowledged) < wanted:  # noqa: ASYNC110 - a client sees answers alone
-                await asyncio.sleep(PAUSE_S)
-
-    async def stop(self) -> None:
-        self._stops = True
-        await self._task
-
 
 async def every_new_request(node: NodeProcess) -> dict[str, RemotingCommand]:
-    """What became of requests to a node that the older build does not know, by their names."""
+    """Return the answers to the requests that the older build does not know, by name."""
     client = await Client.connect(node.port)
     answers = await every_request_without_accounts(client)
     client.close()
@@ -101,7 +79,7 @@ async def every_new_request(node: NodeProcess) -> dict[str, RemotingCommand]:
 
 
 async def upgraded(node: NodeProcess, group: MixedGroup, build: Build) -> None:
-    """Stop a node and start it with another build, until it has applied the whole log."""
+    """Stop a node, start it with another build, and wait until it answers and the group has a leader."""
     await asyncio.to_thread(node.stop)
     node.build = build
     node.start(bootstrap=False)
@@ -124,10 +102,10 @@ async def all_works(node: NodeProcess) -> None:
 
 
 async def come_in_time(node: NodeProcess, bodies: set[bytes]) -> None:
-    """Every message that was acknowledged is there, delayed ones too once they are due."""
+    """Wait until every acknowledged message is there, also delayed messages, which come once they are due."""
     client = await Client.connect(node.port)
     async with asyncio.timeout(PATIENCE_S):
-        while bodies - set(await stored(client)):  # noqa: ASYNC110 - a client sees answers alone
+        while bodies - set(await stored(client)):  # noqa: ASYNC110 - a client sees only answers
             await asyncio.sleep(PAUSE_S)
     client.close()
 
@@ -144,9 +122,9 @@ async def test_an_older_group_is_upgraded_under_load_and_does_not_go_back(tmp_pa
 
 
 async def upgrade(group: MixedGroup, new: Build) -> None:
-    """One node after another, under load."""
+    """Upgrade one node after another, under load."""
     client = await Client.connect(group.nodes[0].port)
-    assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == ResponseCode.SUCCESS
+    assert (await client.create_topic("T1", queues=1)).code == ResponseCode.SUCCESS
     put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP
     assert (await client.call(put, {}, b'{"groupName":"load-readers"}')).code == ResponseCode.SUCCESS
     client.close()
@@ -181,7 +159,10 @@ async def upgrade(group: MixedGroup, new: Build) -> None:
 
 
 async def go_back(group: MixedGroup, old: Build) -> None:
-    """A follower of the older build ends and says why; the group goes on, and it comes back with the new build."""
+    """Check that a follower with the older build ends and says why.
+
+    The group goes on, and the follower comes back with the new build.
+    """
     leader = await asyncio.to_thread(group.leader)
     follower = next(node for node in group.nodes if node is not leader)
     new = follower.build
@@ -197,7 +178,7 @@ async def go_back(group: MixedGroup, old: Build) -> None:
 
 
 def failure_of(node: NodeProcess) -> str:
-    """What a node says that ends or fails."""
+    """Return what a node says when it ends or fails."""
 
     def goes_on() -> bool:
         node.status()  # raises once it has ended or failed

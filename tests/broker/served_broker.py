@@ -1,27 +1,33 @@
-"""A broker's service on a fake node, and clients that speak frames to them without a socket."""
+"""Broker's service on a fake node, and clients that speak frames to it without a socket."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pytest
 
+from dledger.replica.status import PeerStatus
 from dledger_broker.clients.channels import Channels
 from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.features import group_settings, retention
+from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.settings.table import PutSettings
+from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.requests import Buffer, WaitsCounted
+from dledger_broker.kernel.tables import Table, TableKey
 from dledger_broker.live_keys import text_of
 from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
@@ -29,16 +35,19 @@ from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder, split_frames
+from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from dledger_remoting.hosts import HostAddress, pack_host
 from dledger_remoting.record import MessageRecord, iter_records
+from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.broker.kernel.applied_commands import apply
 
 STORE_HOST = HostAddress("10.0.0.1", 10911)
 CLIENT_HOST = HostAddress("10.0.0.9", 40000)
+T = TypeVar("T", bound=Table)
 
 
 class FakeClient(WaitsCounted):
-    """A client's channel: the `Origin` of its requests, which keeps what is answered."""
+    """Client's channel: the `Origin` of its requests, which keeps the answers."""
 
     is_forwarded = False
 
@@ -51,6 +60,7 @@ class FakeClient(WaitsCounted):
         self.forwards_sent: set[int] = set()
         self.forward_target: str | None = None
         self.client_ids: set[str] = set()
+        self.is_trusted = False
         self.answers: list[RemotingCommand] = []
         self.settled = 0
         self.pushed: list[tuple[int, dict[str, str]]] = []
@@ -106,23 +116,14 @@ class FakeClient(WaitsCounted):
         serialize_type: int = 0,
         version: int = 479,
     ) -> int:
-        """Put a request in front of the broker; returns its opaque."""
+        """Hand a request to the broker, and return its opaque."""
         self._opaque += 1
-        flag = FLAG_ONEWAY if oneway else 0
-        command = RemotingCommand(
-            code,
-            opaque=self._opaque,
-            flag=flag,
-            ext=ext or {},
-            body=body,
-            serialize_type=serialize_type,
-            version=version,
-        )
-        self.feed(encode_command(command))
+        how = {"flag": FLAG_ONEWAY if oneway else 0, "serialize_type": serialize_type, "version": version}
+        self.feed(encode_command(RemotingCommand(code, self._opaque, ext=ext or {}, body=body, **how)))
         return self._opaque
 
     def feed(self, data: bytes) -> None:
-        """Put whole frames in front of the broker, as one read."""
+        """Hand whole frames to the broker, as one read."""
         frames, consumed = split_frames(data, len(data))
         assert consumed == len(data)
         self.broker.service.requests.on_frames(self, bytes(data), frames)
@@ -130,13 +131,13 @@ class FakeClient(WaitsCounted):
     def call(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, serialize_type: int = 0
     ) -> RemotingCommand:
-        """A request and its answer, which comes without time passing."""
+        """Send a request, and return its answer, which comes without time passing."""
         opaque = self.send(code, ext, body, serialize_type=serialize_type)
         self.broker.settle()
         return self.answered(opaque)
 
     def call_from_disk(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
-        """As `call`, for a request whose answer is made in a task."""
+        """Do as `call` does, for a request whose answer is made in a task."""
 
         async def scenario() -> RemotingCommand:
             self._expected = asyncio.get_running_loop().create_future()
@@ -146,7 +147,7 @@ class FakeClient(WaitsCounted):
         return asyncio.run(scenario())
 
     def answered(self, opaque: int) -> RemotingCommand:
-        """The one answer to a request."""
+        """Return the only answer to a request."""
         found = [answer for answer in self.answers if answer.opaque == opaque]
         assert len(found) == 1, f"{len(found)} answers to request {opaque}"
         return found[0]
@@ -171,44 +172,85 @@ class FakeClient(WaitsCounted):
         return self.call(11, pull_ext(topic, queue_id, offset, **fields))
 
 
+def join(client: FakeClient, client_id: str, *subscriptions: SubscriptionData, language: int = 0) -> None:
+    """Have a client heartbeat as a member of CG."""
+    heartbeat = HeartbeatData(client_id, [], [ConsumerData("CG", subscription_data_set=list(subscriptions))])
+    client.broker.service.gossip.local.heartbeat(client, heartbeat, language, 479, client.broker.memory.env.now())
+
+
 def send_ext(topic: str, queue_id: int = 0, properties: str = "", **letters: str) -> dict[str, str]:
-    return {
-        "a": "PG",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": "1700000000000",
-        "h": "0",
-        "i": properties,
-        **letters,
-    }
+    values = ("PG", topic, "TBW102", "4", str(queue_id), "0", "1700000000000", "0", properties)
+    return dict(zip("abcdefghi", values, strict=True)) | letters
+
+
+LONG_SEND: Final = {
+    "producerGroup": "PG",
+    "topic": "T1",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    **dict.fromkeys(("queueId", "sysFlag", "bornTimestamp", "flag"), "0"),
+}
+"""The ext fields of a send by their long names."""
 
 
 def pull_ext(topic: str, queue_id: int = 0, offset: int = 0, **fields: str) -> dict[str, str]:
-    return {
-        "consumerGroup": "CG",
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        **fields,
-    }
+    place = {"consumerGroup": "CG", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset)}
+    limits = {"maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
+    return place | limits | {"subscription": "*", "subVersion": "0"} | fields
 
 
 def records(response: RemotingCommand) -> list[MessageRecord]:
     return list(iter_records(response.body, verify_crc=True))
 
 
+def bodies(response: RemotingCommand) -> list[bytes]:
+    return [record.body for record in records(response)]
+
+
+def assert_refused(answer: RemotingCommand, code: int, *texts: str) -> None:
+    """Fail unless the answer has this code, and its remark has each of the texts."""
+    assert answer.code == code
+    for text in texts:
+        assert text in (answer.remark or "")
+
+
+def submit(client: FakeClient, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> int:
+    """Send a request, let everything that is ready happen, and return the opaque of the request."""
+    opaque = client.send(code, ext, body)
+    client.broker.settle()
+    return opaque
+
+
+def make_group(broker: ServedBroker, name: str = "CG", **settings: Any) -> None:
+    """Make a consumer group, or change its settings."""
+    broker.groups.put_group(SubscriptionGroupConfig(name, **settings), lambda _: None)
+    broker.settle()
+
+
+def founded(broker: ServedBroker, **keys: Any) -> ServedBroker:
+    """Have a leader propose the settings of its group, with other values of these keys."""
+    GroupSettings(broker.memory.machine, broker.memory.env, replace(broker.config, **keys))
+    broker.settle()
+    return broker
+
+
+def topic_ext(name: str, attributes: str = "", **fields: str) -> dict[str, str]:
+    """Return the ext fields of a request that makes a topic or changes it."""
+    return {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "attributes": attributes,
+        **fields,
+    }
+
+
 @dataclass
 class ServedBroker:
-    """A broker's service and what it stands on."""
+    """Broker's service, with the node and the state that it stands on."""
 
     config: BrokerConfig
     memory: BrokerInMemory
@@ -225,7 +267,7 @@ class ServedBroker:
         return self.service.parts[OffsetRequests].commits.buffer
 
     def settle(self) -> None:
-        """Let everything that is ready happen; no time passes."""
+        """Let everything that is ready happen, without time passing."""
         self.memory.env.run_ready()
 
     def advance(self, seconds: float) -> None:
@@ -234,6 +276,44 @@ class ServedBroker:
     def client(self, key: str = "client/1") -> FakeClient:
         return FakeClient(self, key)
 
+    def table(self, key: TableKey[T]) -> T:
+        """Return a feature's table in the applied state."""
+        return self.memory.machine.state.table(key)
+
+    def gauge(self, name: str) -> float:
+        """Return what the only gauge with a name reads."""
+        (value,) = (gauge.read() for part in self.service.parts for gauge in part.gauges if gauge.name == name)
+        return value
+
+    def put_group(self, name: str = "CG", **settings: object) -> ServedBroker:
+        """Make a consumer group, or change its settings."""
+        self.groups.put_group(SubscriptionGroupConfig(name, **settings), lambda _: None)  # type: ignore[arg-type]
+        self.settle()
+        return self
+
+    def see_peer(self, first_position: int, silent_ms: int = 0, *, is_voter: bool = True) -> None:
+        """Give the node one peer, whose log begins at this position."""
+        peer = PeerStatus("n1", is_voter, 0, 0, silent_ms, "stream", 0, None, first_position)
+        status = msgspec.structs.replace(self.memory.node.status(), peers=[peer])
+        self.memory.node.status = lambda: status  # type: ignore[method-assign]
+
+    def lead_anew(self) -> None:
+        """Depose the node and have it lead in the next term."""
+        self.memory.node.step_down()
+        self.memory.node.lead()
+
+    def keep_commands(self) -> list[Command]:
+        """Return a list of the commands that are proposed from now on."""
+        commands: list[Command] = []
+        stage = self.memory.machine.stage_command
+
+        def keep(command: Command, done: Done, *, privileged: bool = False) -> None:
+            commands.append(command)
+            stage(command, done, privileged=privileged)
+
+        self.memory.machine.stage_command = keep  # type: ignore[method-assign]
+        return commands
+
 
 MakeBroker = Callable[..., ServedBroker]
 
@@ -241,13 +321,12 @@ MakeBroker = Callable[..., ServedBroker]
 def make_served_broker(
     config: BrokerConfig, memory: BrokerInMemory, channels: Channels | None = None, more: Sequence[Feature] = ()
 ) -> ServedBroker:
-    """A broker's service that does nothing by itself; `channels` are its clients' own, which most tests do without.
+    """Return a broker's service that does nothing by itself.
 
-    `more` are features of a test, which replicate nothing.
+    `channels` are its clients' own, which most tests do without. `more` are features of a test, which replicate
+    nothing.
     """
-    group = Group(NODE_ID, "127.0.0.1:10911")
-    counters = BrokerCounters()
-    machine = memory.machine
+    group, counters, machine = Group(NODE_ID, "127.0.0.1:10911"), BrokerCounters(), memory.machine
     features = [feature for feature in memory.features if feature not in (group_settings.FEATURE, retention.FEATURE)]
     features += more
     service = BrokerService(
@@ -259,10 +338,10 @@ def make_served_broker(
 
 @pytest.fixture
 def make_broker() -> MakeBroker:
-    """Makes a broker that leads; keywords are configuration keys.
+    """Return a factory of brokers that lead. Keywords are configuration keys.
 
-    Live ones are set for its group while it runs, so that whoever reads a key only once fails, unless `own` says that
-    they stand in the node's own configuration.
+    Live keys are set for the group while it runs, so that code that reads a key only once fails. With `own`, they stand
+    in the node's own configuration.
     """
 
     def make(*, topics: Sequence[str] = ("T1",), own: bool = False, **keys: object) -> ServedBroker:
@@ -285,7 +364,7 @@ def make_broker() -> MakeBroker:
 
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> ServedBroker:
-    """A broker that leads and has topic T1 with 4 queues."""
+    """Return a broker that leads and has topic T1 with 4 queues."""
     return make_broker()
 
 

@@ -1,4 +1,4 @@
-"""The configuration file of a broker says what it means, or what is wrong with it."""
+"""A broker's configuration file is taken as it is written, or refused with a text that says what is wrong."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from dledger.config_keys.declared import ConfigValue
+from dledger_base.config_keys.declared import ConfigValue
 from dledger_broker.addresses import Address
-from dledger_broker.config import BrokerConfig, build_config, load_config
+from dledger_broker.config import KEYS, BrokerConfig, build_config, load_config
 from dledger_broker.errors import ConfigError
 
 MINIMAL: dict[str, ConfigValue] = {"broker_group": "broker-a", "node_id": "broker-a-n1", "data_dir": "data"}
 
 
-def test_what_is_not_said_follows_from_what_is() -> None:
+def test_missing_keys_follow_from_the_given_keys() -> None:
     config = build_config({**MINIMAL, "port": 20_000})
     assert (config.peer_port, config.http_port, config.advertised) == (20_001, 20_002, Address("127.0.0.1", 20_000))
     assert (config.peer_host, config.broker_id_when_follower, config.flush) == ("127.0.0.1", 2, "sync")
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_toml_file_is_loaded_with_paths_addresses_and_peers(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_text(
         """
@@ -73,6 +73,22 @@ def test_keys_of_broker_conf_are_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"disk_max_used_ratio": 0.75}, "disk_max_used_ratio is set: disk_max_used_ratio = 0.75"),
+        ({"diskMaxUsedSpaceRatio": 88}, "diskMaxUsedSpaceRatio is set: disk_max_used_ratio = 0.88"),
+    ],
+)
+def test_a_configured_watermark_warns_of_its_changed_meaning(keys, said):
+    config = build_config({**MINIMAL, **keys})
+    (meaning,) = config.with_connections(10).changed_meanings()
+    assert meaning.startswith(f"{said} no longer deletes unexpired messages")
+    assert 'when_full = "refuse" counts' in meaning
+    assert meaning in config.warnings()
+    assert build_config({**MINIMAL, "when_full": "delete-oldest"}).changed_meanings() == []
+
+
+@pytest.mark.parametrize(
     ("keys", "text"),
     [
         ({"nodeid": "x"}, "unknown key 'nodeid', did you mean 'node_id'"),
@@ -88,7 +104,6 @@ def test_keys_of_broker_conf_are_understood(tmp_path: Path) -> None:
         ({"heartbeat_ms": 600}, "heartbeat_ms = 600 must be below election_min_ms = 500"),
         ({"heartbeat_ms": 251}, "heartbeat_ms = 251 must be at most half of election_min_ms = 500"),
         ({"register_period_ms": 20_000}, "name servers would drop this node"),
-        ({"pause_outgoing_bytes": 128 << 20}, "must be below max_outgoing_bytes"),
         ({"namesrv": ["names..example:9876"]}, "namesrv = 'names..example:9876', 'names..example' is no host name"),
         ({"namesrv": ["localhost"]}, "namesrv = 'localhost', expected \"host:port\""),
         ({"peers": {"n2": "10.0.0.1:1"}}, "peers.n2 = '10.0.0.1:1', expected exactly one key"),
@@ -99,7 +114,7 @@ def test_keys_of_broker_conf_are_understood(tmp_path: Path) -> None:
         ({"data_dir": ""}, "expected a path"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_value_and_what_was_expected(keys: dict[str, ConfigValue], text: str) -> None:
+def test_a_configuration_error_names_key_value_and_expectation(keys: dict[str, ConfigValue], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build_config({**MINIMAL, **keys})
     assert text in str(caught.value)
@@ -107,29 +122,27 @@ def test_what_is_wrong_is_named_with_its_value_and_what_was_expected(keys: dict[
 
 
 @pytest.mark.parametrize("key", MINIMAL)
-def test_required_keys(key: str) -> None:
+def test_a_missing_required_key_is_named(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} is missing"):
         build_config({name: value for name, value in MINIMAL.items() if name != key})
 
 
-def test_a_file_that_is_no_toml_or_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent.toml cannot be read: No such file or directory$"):
-        load_config(tmp_path / "absent.toml")
-    (tmp_path / "binary.toml").write_bytes(b"port = 1\n\xff")
-    with pytest.raises(ConfigError, match="is no text in UTF-8, at byte 9"):
-        load_config(tmp_path / "binary.toml")
-    (tmp_path / "bad.toml").write_text("port = ")
-    with pytest.raises(ConfigError, match="is not TOML"):
-        load_config(tmp_path / "bad.toml")
-    (tmp_path / "bad.conf").write_text("brokerName=a\ndLegerSelfId=n0\nstorePathRootDir=d\nlistenPort=--5")
-    with pytest.raises(ConfigError, match="expected a whole number"):
-        load_config(tmp_path / "bad.conf")
-    (tmp_path / "bad.conf").write_text("port")
-    with pytest.raises(ConfigError, match="expected key=value"):
-        load_config(tmp_path / "bad.conf")
+def test_an_absent_or_invalid_configuration_file_is_refused(tmp_path: Path) -> None:
+    minimal = b"brokerName=a\ndLegerSelfId=n0\nstorePathRootDir=d\n"
+    for name, content, said in (
+        ("absent.toml", None, r"absent.toml cannot be read: No such file or directory$"),
+        ("binary.toml", b"port = 1\n\xff", "is no text in UTF-8, at byte 9"),
+        ("bad.toml", b"port = ", "is not TOML"),
+        ("bad.conf", minimal + b"listenPort=--5", "expected a whole number"),
+        ("bad.conf", b"port", "expected key=value"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=said):
+            load_config(tmp_path / name)
 
 
-def test_what_is_dangerous_is_warned_about() -> None:
+def test_dangerous_configurations_are_warned_about() -> None:
     config = build_config({**MINIMAL, "host": "0.0.0.0", "advertised_host": "10.0.0.1", "flush": "async"})
     warnings = "\n".join(config.warnings())
     assert "access control is off" in warnings
@@ -159,3 +172,13 @@ def test_no_two_nodes_of_a_group_have_one_broker_id_by_default(tmp_path: Path, n
         )
         found.append(config.broker_id_when_follower)
     assert tuple(found) == ids
+
+
+def test_a_file_that_sets_a_limit_has_no_effect_and_is_told_so() -> None:
+    config = build_config({**MINIMAL, "max_in_flight": 5, "max_connections": 7})
+    assert (config.max_in_flight, config.max_connections) == (4_096, 7)
+    (warning,) = config.ignored
+    assert warning == "max_in_flight is set and has no effect: this limit is 4096 in every configuration"
+    assert warning in config.with_connections(6).warnings()
+    assert not {key.name for key in KEYS.settable} & {"max_in_flight", "max_filter_depth"}
+    assert len(KEYS.by_name) - len(KEYS.settable) == 38

@@ -1,4 +1,4 @@
-"""A broker logs from the level on that its configuration says, also by logger."""
+"""A broker logs from the level on that its configuration sets, for all loggers or for one of them."""
 
 import logging
 from pathlib import Path
@@ -24,13 +24,10 @@ def logging_as_before(monkeypatch):
 
 
 @pytest.mark.usefixtures("logging_as_before")
-def test_levels_of_the_configuration_count():
+def test_levels_of_the_configuration_count_and_the_default_is_info():
     Logs(build_config({**MINIMAL, "log_level": "WARNING", "log_levels": {"quiet": "ERROR"}}))
     assert logging.getLogger().level == logging.WARNING
     assert logging.getLogger("quiet.below").getEffectiveLevel() == logging.ERROR
-
-
-def test_without_any_lines_are_logged_from_info_on():
     config = build_config(MINIMAL, Path())
     assert (config.log_level, config.log_levels) == ("INFO", {})
 
@@ -44,7 +41,7 @@ def test_without_any_lines_are_logged_from_info_on():
         ("log_levels", {"a": 7}, "log_levels = {'a': 7}, expected a table"),
     ],
 )
-def test_what_is_no_level_is_refused(key, value, expected):
+def test_an_invalid_log_level_is_refused(key, value, expected):
     with pytest.raises(ConfigError) as caught:
         build_config({**MINIMAL, key: value})
     assert expected in str(caught.value)

@@ -1,20 +1,21 @@
-"""A whole node: in this process where that is enough, as a process of its own where it is about the process."""
+"""Whole node: in this process where that is enough, and as a process of its own where the process matters."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp.web import AppRunner
-from broker_in_process import Client, node_config, running
+from broker_in_process import Client, node_config, running, toml_of, until
 
 from dledger.errors import IdentityError
 from dledger.testing.ports import free_ports
@@ -26,17 +27,21 @@ from dledger_broker.process import PidFile, StopReport
 from dledger_remoting.record import iter_records
 
 
-async def test_messages_outlive_a_restart(tmp_path: Path) -> None:
+async def test_messages_outlive_a_restart_and_the_topics_that_clients_expect_exist(tmp_path: Path) -> None:
     config = node_config(tmp_path)
     async with running(config, bootstrap=True) as broker:
         client = await Client.connect(broker.listener.port)
         for number in range(10):
             assert (await client.send(b"%d" % number)).ext["queueOffset"] == str(number)
+        expected = broker.state.topics["TBW102"].config
+        assert (expected.perm, expected.write_queue_nums) == (7, 8)
+        assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"} <= set(broker.state.topics)
         counters, gauges = broker.counters(), {gauge.name: gauge.read() for gauge in broker.gauges()}
         assert (counters["messages_in"], gauges["connections"]) == (10, 1)
         assert gauges["key_index_lag_bytes"] == broker.machine.keys.lag_bytes
         assert counters["peer_connects"] == counters["peer_dial_failures"] == 0, "it is alone"
         assert broker.status().ready
+        assert broker.machine._disk.spare.users == {"segments", "queues"}, "each closes files that the other one needs"
     async with running(config) as broker:
         client = await Client.connect(broker.listener.port)
         pulled = await client.pull(0)
@@ -44,16 +49,7 @@ async def test_messages_outlive_a_restart(tmp_path: Path) -> None:
         assert (await client.send(b"more")).ext["queueOffset"] == "10"
 
 
-async def test_the_topics_that_clients_expect_are_there(tmp_path: Path) -> None:
-    async with running(node_config(tmp_path), bootstrap=True) as broker:
-        client = await Client.connect(broker.listener.port)
-        await client.send(b"x")
-        config = broker.state.topics["TBW102"].config
-        assert (config.perm, config.write_queue_nums) == (7, 8)
-        assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"} <= set(broker.state.topics)
-
-
-async def test_nothing_is_taken_of_clients_once_a_node_that_stops_has_put_its_commits_into_the_log(
+async def test_a_stopping_node_takes_no_commits_after_saving_its_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, closed = asyncio.Event(), asyncio.Event()
@@ -121,22 +117,7 @@ class Process:
 
     def __init__(self, tmp_path: Path, config: BrokerConfig | None, *arguments: str, text: str = "") -> None:
         path = tmp_path / "broker.toml"
-        if config is not None:
-            text = "".join(
-                f"{key} = {value!r}\n".replace("'", '"')
-                for key, value in {
-                    "broker_group": config.broker_group,
-                    "node_id": config.node_id,
-                    "data_dir": str(config.data_dir),
-                    "port": config.port,
-                    "peer_port": config.peer_port,
-                    "http_port": config.http_port,
-                    "alias_port": config.alias_port,
-                    "segment_bytes": config.segment_bytes,
-                    "flush": config.flush,
-                }.items()
-            )
-        path.write_text(text)
+        path.write_text(text if config is None else toml_of(config))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dledger_broker", "--config", str(path), *arguments],
             stdout=subprocess.PIPE,
@@ -149,15 +130,25 @@ class Process:
         return self.process.stdout.readline()
 
     def end(self, signal_number: signal.Signals | None = None) -> tuple[int, str]:
-        """Exit code and what stood on stderr."""
+        """Return the exit code and the text on stderr, after a signal if one is given."""
         if signal_number is not None:
             self.process.send_signal(signal_number)
         _, errors = self.process.communicate(timeout=30)
         return self.process.returncode, errors
 
 
+def with_rotten_votes(tmp_path: Path) -> BrokerConfig:
+    """Return the configuration of a node that was the only one of its group, and whose votes rot."""
+    config = node_config(tmp_path)
+    process = Process(tmp_path, config, "--bootstrap")
+    assert process.ready_line()
+    process.end(signal.SIGTERM)
+    (config.data_dir / "raft" / "hardstate").write_bytes(bytes(8192))
+    return config
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_a_process_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
+def test_a_process_reports_readiness_and_stops_on_a_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
     config = node_config(tmp_path)
     (config.data_dir).mkdir()
     (config.data_dir / "pid").write_text("1\n")
@@ -177,37 +168,29 @@ def test_a_process_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, s
     assert events[-2:] == ["stopping", "stopped"]
 
 
-async def test_a_lone_node_with_flush_async_is_founded_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+async def test_a_lone_node_with_flush_async_keeps_acknowledged_messages_after_a_kill(tmp_path: Path) -> None:
     config = node_config(tmp_path, flush="async")
     bodies = [bytes([number]) * 60_000 for number in range(40)]
     assert sum(map(len, bodies)) > 2 * config.segment_bytes, "entries end at the ends of segments"
-    process = Process(tmp_path, config, "--bootstrap")
-    try:
-        assert process.ready_line().startswith("broker broker-a-n0 ready")
-        client = await Client.connect(config.port)
-        for offset, body in enumerate(bodies):
-            assert (await client.send(body)).ext["queueOffset"] == str(offset)
-    finally:
-        process.end(signal.SIGKILL)
-    process = Process(tmp_path, config)
-    try:
-        assert process.ready_line().startswith("broker broker-a-n0 ready")
-        client = await Client.connect(config.port)
-        kept: list[bytes] = []
-        while len(kept) < len(bodies):
-            kept += [bytes(record.body) for record in iter_records((await client.pull(len(kept))).body)]
-    finally:
-        process.end(signal.SIGKILL)
+    kept: list[bytes] = []
+    for arguments in (["--bootstrap"], []):
+        process = Process(tmp_path, config, *arguments)
+        try:
+            assert process.ready_line().startswith("broker broker-a-n0 ready")
+            client = await Client.connect(config.port)
+            if arguments:
+                for offset, body in enumerate(bodies):
+                    assert (await client.send(body)).ext["queueOffset"] == str(offset)
+            while not arguments and len(kept) < len(bodies):
+                kept += [bytes(record.body) for record in iter_records((await client.pull(len(kept))).body)]
+        finally:
+            process.end(signal.SIGKILL)
     assert kept == bodies
 
 
 @pytest.mark.parametrize("log_file", ["logs/n0.json", "stdout"])
 def test_the_log_is_json_and_goes_where_the_configuration_says(tmp_path: Path, log_file: str) -> None:
-    data, (port, peer_port) = tmp_path / "data", free_ports(2)
-    text = (
-        f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{data}'\nport = {port}\npeer_port = {peer_port}\n"
-        f"http_port = 0\nlog_format = 'json'\nlog_file = '{log_file}'\n"
-    )
+    text = toml_of(node_config(tmp_path)) + f"log_format = 'json'\nlog_file = '{log_file}'\n"
     process = Process(tmp_path, None, "--bootstrap", text=text)
     assert process.process.stdout is not None
     lines = []
@@ -222,29 +205,23 @@ def test_the_log_is_json_and_goes_where_the_configuration_says(tmp_path: Path, l
         assert lines == []
         lines = (tmp_path / log_file).read_text().splitlines()
     logged = [json.loads(line) for line in lines]
-    assert {one["node"] for one in logged} == {"n"}
+    assert {one["node"] for one in logged} == {"broker-a-n0"}
     assert [one["event"] for one in logged][:2] == ["version", "configuration"]
     assert logged[-1]["event"] == "stopped"
-    assert not (data / "log").exists()
+    assert not (tmp_path / "data" / "log").exists()
 
 
 @pytest.mark.parametrize(
-    ("make_text", "message"),
+    ("line", "message"),
     [
-        (lambda path: f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nport = 'x'", "expected a whole number"),
-        (lambda path: f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nprot = 1", "did you mean 'port'"),
-        (
-            lambda path: (
-                f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{path}'\nadvertised_host = '::1'\nhttp_port = 0"
-            ),
-            "advertised_host = '::1': it is no IPv4 address; set it to",
-        ),
+        ("port = 'x'", "expected a whole number"),
+        ("prot = 1", "did you mean 'port'"),
+        ("advertised_host = '::1'\nhttp_port = 0", "advertised_host = '::1': it is no IPv4 address; set it to"),
     ],
 )
-def test_what_cannot_start_says_why_in_one_line_and_exits_with_two(
-    tmp_path: Path, make_text: Callable[[Path], str], message: str
-) -> None:
-    code, errors = Process(tmp_path, None, text=make_text(tmp_path / "data")).end()
+def test_a_bad_configuration_is_one_line_and_exit_status_2(tmp_path: Path, line: str, message: str) -> None:
+    text = f"broker_group = 'b'\nnode_id = 'n'\ndata_dir = '{tmp_path / 'data'}'\n{line}"
+    code, errors = Process(tmp_path, None, text=text).end()
     assert code == 2
     assert errors.startswith("broker: ")
     assert message in errors
@@ -259,39 +236,45 @@ def test_a_process_that_ends_leaves_the_pid_file_of_its_successor(tmp_path: Path
     pid_file.remove()
     assert (tmp_path / "pid").read_text() == "1\n"
     pid_file.write()
-    pid_file.remove()
-    pid_file.remove()
+    for _ in range(2):
+        pid_file.remove()
     assert not (tmp_path / "pid").exists()
 
 
-def test_a_lone_node_whose_votes_rotted_ends_with_a_text_that_says_what_to_do(tmp_path: Path) -> None:
-    config = node_config(tmp_path)
-    process = Process(tmp_path, config, "--bootstrap")
-    assert process.ready_line()
-    process.end(signal.SIGTERM)
-    (config.data_dir / "raft" / "hardstate").write_bytes(bytes(8192))
-    code, errors = Process(tmp_path, config).end()
+def test_a_full_disk_lets_a_node_overwrite_the_pid_file_of_a_killed_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, write_text = tmp_path / "pid", Path.write_text
+
+    def on_full_disk(file: Path, *arguments: Any, **named: Any) -> int:
+        if file.name == ".pid.tmp":
+            file.touch()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_text(file, *arguments, **named)
+
+    monkeypatch.setattr(Path, "write_text", on_full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        PidFile(tmp_path).write()
+    path.write_text("1234567890\n")
+    PidFile(tmp_path).write()
+    assert path.read_text() == f"{os.getpid()}\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["pid"]
+
+
+def test_a_lone_node_with_rotten_votes_ends_with_instructions(tmp_path: Path) -> None:
+    code, errors = Process(tmp_path, with_rotten_votes(tmp_path)).end()
     assert code == 3
-    assert "raft/hardstate" in errors
-    assert "group's only voter" in errors
-    assert "dledger node recover --accept-loss" in errors
+    for said in ("raft/hardstate", "group's only voter", "dledger node recover --accept-loss"):
+        assert said in errors
 
 
-def test_a_process_that_waits_for_a_leader_says_so_and_stops_on_a_signal(tmp_path: Path) -> None:
-    config = node_config(tmp_path)
-    process = Process(tmp_path, config, "--bootstrap")
-    assert process.ready_line()
-    process.end(signal.SIGTERM)
-    (config.data_dir / "raft" / "hardstate").write_bytes(bytes(8192))
-    secret = tmp_path / "secret"
+def test_a_process_that_waits_for_a_leader_reports_its_loss_and_stops_on_a_signal(tmp_path: Path) -> None:
+    config, secret = with_rotten_votes(tmp_path), tmp_path / "secret"
     secret.write_bytes(b"s" * 32)
     secret.chmod(0o600)
     [nobody] = free_ports(1)
-    text = (
-        f'secret_file = "{secret}"\n{(tmp_path / "broker.toml").read_text()}'
-        f'[peers.broker-a-n1]\naddress = "127.0.0.1:{nobody}"\n'
-    )
-    waiting = Process(tmp_path, None, text=text)
+    peers = f'[peers.broker-a-n1]\naddress = "127.0.0.1:{nobody}"\n'
+    waiting = Process(tmp_path, None, text=f'secret_file = "{secret}"\n{toml_of(config)}{peers}')
     assert waiting.process.stderr is not None
     assert any("event=directory_lost" in line for line in waiting.process.stderr), "it says what it lost"
     code, _ = waiting.end(signal.SIGTERM)
@@ -301,7 +284,7 @@ def test_a_process_that_waits_for_a_leader_says_so_and_stops_on_a_signal(tmp_pat
 
 @pytest.mark.parametrize("key", ["advertised_host", "host", "peer_host"])
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_a_process_whose_own_name_is_not_known_yet_waits_says_for_what_and_stops_on_a_signal(
+def test_a_process_with_an_unknown_own_name_waits_and_stops_on_a_signal(
     tmp_path: Path, key: str, signal_number: signal.Signals
 ) -> None:
     data = tmp_path / "data"
@@ -317,28 +300,19 @@ def test_a_process_whose_own_name_is_not_known_yet_waits_says_for_what_and_stops
     assert not data.exists()
 
 
-async def test_a_stop_says_what_it_waits_for_as_often_as_that_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_stop_report_follows_what_the_stop_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STOP_REPORT_S", 0.001)
-    waits_for = "300 files"
+    file, waits_for = tmp_path / "stopping", "300 files"
     report = StopReport(tmp_path, lambda: waits_for)
     report.begin()
-    file = tmp_path / "stopping"
-
-    async def read(text: str) -> None:
-        async with asyncio.timeout(20):
-            while not file.exists() or file.read_text() != text:  # noqa: ASYNC110 -- files tell nobody
-                await asyncio.sleep(0.001)
-
-    await read("300 files\n")
+    await until(lambda: file.exists() and file.read_text() == "300 files\n")
     waits_for = "8 files"
-    await read("8 files\n")
+    await until(lambda: file.exists() and file.read_text() == "8 files\n")
     await report.end()
     assert not file.exists()
 
 
-async def test_a_stop_that_cannot_say_what_it_waits_for_goes_on(tmp_path: Path) -> None:
+async def test_a_stop_report_that_cannot_be_written_does_not_prevent_the_stop(tmp_path: Path) -> None:
     report = StopReport(tmp_path / "gone", lambda: "300 files")
     report.begin()
     await report.end()

@@ -5,16 +5,16 @@ Requests that waited for a change are handled in the middle of these calls, so t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import pytest_asyncio
-from broker_in_process import node_config
+from broker_in_process import node_config, until
 
 from dledger.node import Node
 from dledger.statemachine import Leadership
@@ -34,7 +34,7 @@ from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import Features
-from dledger_broker.kernel.told_kinds import ToldKinds
+from dledger_broker.kernel.told_kinds import ReportedKinds
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.node import Broker
 from dledger_broker.testing import BrokerInMemory
@@ -43,20 +43,21 @@ from dledger_broker.views.checkpointer import Checkpointer
 from dledger_broker.views.consumequeue import ConsumeQueues
 from dledger_broker.views.keysearch import KeySearch
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData
-from dledger_remoting.hosts import HostAddress
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
+from tests.broker.clients.gossiping import Channel
 
 LEADERSHIP = [
     "IdempotentSends._on_leadership",
     "GroupSettings._on_leadership",
+    "Adoption._on_leadership",
     "BrokerService._on_leadership",
 ]
 GROUP = [
     "GroupMembers._announce_leader",
     "Gossip._on_leadership",
     "LockRequests._leadership_changed",
-    "Admission._on_role",
-    "Admission._on_role",
+    "Admission._on_leadership",
+    "Admission._on_leadership",
     "SendTargets.forget",
     "Placement._on_leadership",
     "PullRequests._on_leadership",
@@ -67,18 +68,24 @@ GROUP = [
 ]
 RESUMED = ["Forwarder._try_waiting"]
 TOPICS = [
-    "GroupMembers._tell_those_who_wait",
+    "GroupMembers._check_waiting",
     "SendTargets.forget",
     "LongPolls.release_dropped",
     "PopRequests._topics_changed",
     "Registrar.__init__.<lambda>",
 ]
-GROUPS = ["GroupMembers._tell_those_who_wait", "SendTargets.forget", "PopRequests._groups_changed"]
-MEMBERS = ["Activation.check", "IdempotentSends._on_members", "GroupSettings._check"]
+GROUPS = ["GroupMembers._check_waiting", "SendTargets.forget", "PopRequests._groups_changed", "Adoption._adopt"]
+MEMBERS = [
+    "Activation.check",
+    "TlsFact._check_ports",
+    "IdempotentSends._on_members",
+    "GroupSettings._check",
+    "Adoption._check",
+]
 TRIMMED = ["BrokerMachine._trimmed"]
 HANDOVER = ["BrokerMachine.hand_over"]
 ALL_OF_LEADERSHIP = [*LEADERSHIP, *GROUP, *RESUMED]
-"""The broker's service passes it on to the view of the group."""
+"""Callbacks of a change of leadership. The broker's service passes the change on to the view of the group."""
 
 STARTED = [
     (Listener, "bind"),
@@ -118,13 +125,12 @@ CONSUMER = ConsumerData("CG")
 
 
 def name_of(callback: Callable[..., object]) -> str:
-    """The class and method of what is called."""
+    """Return the class and method of a callback."""
     while isinstance(callback, partial):
         callback = callback.func
     owner = getattr(callback, "__self__", None)
-    if owner is not None:
-        return f"{type(owner).__name__}.{callback.__name__}"
-    return callback.__qualname__.replace("<locals>.", "")
+    qualified = callback.__qualname__.replace("<locals>.", "")
+    return qualified if owner is None else f"{type(owner).__name__}.{callback.__name__}"
 
 
 def names_of(callbacks: list[Callable[..., object]]) -> list[str]:
@@ -133,7 +139,7 @@ def names_of(callbacks: list[Callable[..., object]]) -> list[str]:
 
 @contextmanager
 def traced(*methods: tuple[type, str], calls: bool = True) -> Iterator[list[str]]:
-    """The calls of these methods, which do nothing more than that unless it `calls` them."""
+    """Record calls of these methods. Without `calls`, the methods do nothing else."""
     trace: list[str] = []
 
     def tracing(owner: type, name: str) -> Callable[..., object]:
@@ -152,7 +158,7 @@ def traced(*methods: tuple[type, str], calls: bool = True) -> Iterator[list[str]
 
 
 def record_calls(callbacks: list[Callable[..., object]], trace: list[str]) -> None:
-    """Put what only notes its call in the place of each callback, but for those that pass the change on."""
+    """Replace each callback by a function that only notes the call, except callbacks that pass the change on."""
 
     def noting(callback: Callable[..., object]) -> Callable[..., object]:
         def note(*arguments: object) -> None:
@@ -166,17 +172,12 @@ def record_calls(callbacks: list[Callable[..., object]], trace: list[str]) -> No
 
 
 async def lead(broker: Broker) -> None:
-    leads = asyncio.Event()
-    broker.group.resumers.append(lambda: leads.set() if broker.group.ready else None)
-    async with asyncio.timeout(20):
-        if not broker.group.ready:
-            await leads.wait()
-    broker.group.resumers.pop()
+    await until(lambda: broker.group.ready)
 
 
 @pytest_asyncio.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """All that a node has, started."""
+    """Provide a started node with everything that it has."""
     started = Broker(node_config(tmp_path), bootstrap=True)
     await started.start()
     try:
@@ -203,9 +204,9 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
     assert name_of(gossip.local._changed) == "Gossip._local_changed"
     assert isinstance(gossip._members, GroupMembers)
-    assert isinstance(gossip._held, LongPolls)
-    assert name_of(gossip._learned) == "BrokerMachine.learn_kinds"
-    assert name_of(registrar.on_told) == "Announcements.check"
+    assert isinstance(gossip._held_pulls, LongPolls)
+    assert name_of(gossip._on_kinds_learned) == "BrokerMachine.learn_kinds"
+    assert name_of(registrar.on_registered) == "Announcements.check"
     assert broker.service.announcements._name_servers is registrar
 
 
@@ -213,7 +214,7 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     machine, group, before = broker.machine, broker.group, broker.machine.leadership
     machine.leadership = Leadership(5, None, is_leader=False, ready=False)
     jobs = ((LeaderJobs, "stop"), (LeaderJobs, "start"))
-    own = (*jobs, (TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (ToldKinds, "record_all"))
+    own = (*jobs, (TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (ReportedKinds, "record_all"))
     with traced(*own, calls=False) as trace:
         for callbacks in (machine.on_leadership_changed, group.listeners, group.resumers):
             record_calls(callbacks, trace)
@@ -234,7 +235,7 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     assert ready == [
         "LeaderJobs.stop",
         "TopicTable.reset_staged",
-        "ToldKinds.record_all",
+        "ReportedKinds.record_all",
         *ALL_OF_LEADERSHIP,
         "LeaderJobs.start",
     ]
@@ -242,65 +243,36 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     assert found == [*GROUP, *RESUMED]
 
 
-class Client:
-    """What a client's connection is to the table of clients."""
-
-    def __init__(self) -> None:
-        self.address = HostAddress("127.0.0.1", 40_000)
-        self.client_ids: set[str] = set()
-
-
-class ToldMembers:
-    """What is told of members, which only notes that."""
-
-    def __init__(self, trace: list[str]) -> None:
-        self._trace = trace
-
-    def notify(self, *_: object) -> None:
-        self._trace.append("GroupMembers.notify")
-
-    def ensure_all(self, *_: object) -> None:
-        self._trace.append("GroupMembers.ensure_all")
-
-
-class Others:
-    """The channel to the other nodes."""
-
-    def __init__(self, trace: list[str]) -> None:
-        self._trace = trace
-
-    def submit(self, to: str, *_: object) -> bool:
-        self._trace.append(f"tell {to}")
-        return True
+def others(trace: list[str]) -> SimpleNamespace:
+    """Return a stand-in for the channel to the other nodes, which only notes to whom something is told."""
+    return SimpleNamespace(submit=lambda to, *_: trace.append(f"tell {to}") is None)
 
 
 @pytest.fixture
 def members(broker: Broker) -> tuple[Gossip, list[str]]:
-    """A leader's part in the exchange about clients, and what it calls."""
+    """Return a leader's part in the gossip, and the list of its calls. Nobody else is told of them."""
     gossip, trace = broker.service.gossip, list[str]()
-    gossip._learned = lambda *_: trace.append("BrokerMachine.learn_kinds")
-    gossip._members = ToldMembers(trace)
-    gossip._channel = Others(trace)
+    gossip._on_kinds_learned = lambda *_: trace.append("BrokerMachine.learn_kinds")
+    gossip._members = SimpleNamespace(
+        notify=lambda *_: trace.append("GroupMembers.notify"),
+        ensure_all=lambda *_: trace.append("GroupMembers.ensure_all"),
+    )
+    gossip._channel = others(trace)
     gossip._peers = (OTHER.node_id, "broker-a-n2")
     return gossip, trace
 
 
-MEMBERS_CHANGED = [
-    "GroupMembers.ensure_all",
-    "GroupMembers.notify",
-    "tell broker-a-n1",
-    "tell broker-a-n2",
-]
-"""A leader's own clients; of another node's, it is told before what that understands."""
+MEMBERS_CHANGED = ["GroupMembers.ensure_all", "GroupMembers.notify", "tell broker-a-n1", "tell broker-a-n2"]
+"""Calls for a leader's own client. For a client of another node, the leader first learns what that node understands."""
 
 
-def test_a_client_of_the_leader_that_comes_is_told_of_in_this_order(members: tuple[Gossip, list[str]]) -> None:
+def test_a_new_client_of_the_leader_is_announced_in_this_order(members: tuple[Gossip, list[str]]) -> None:
     gossip, trace = members
-    gossip.local.heartbeat(Client(), HeartbeatData("c1", [], [CONSUMER]), 0, 0, 0.0)
+    gossip.local.heartbeat(Channel(), HeartbeatData("c1", [], [CONSUMER]), 0, 0, 0.0)
     assert trace == MEMBERS_CHANGED
 
 
-def test_a_client_of_another_node_that_comes_is_told_of_in_this_order(members: tuple[Gossip, list[str]]) -> None:
+def test_a_new_client_of_another_node_is_announced_in_this_order(members: tuple[Gossip, list[str]]) -> None:
     gossip, trace = members
     row = ClientRow("c2", "127.0.0.1:40001", 0, 0, (), (CONSUMER,))
     table = Table("127.0.0.1:1", whole=True, rows=(row,), removed=(), holds_pulls=False)
@@ -310,7 +282,7 @@ def test_a_client_of_another_node_that_comes_is_told_of_in_this_order(members: t
 
 @pytest.fixture
 def memory() -> tuple[BrokerInMemory, list[str]]:
-    """A machine on its own, and what it calls."""
+    """Return a machine on its own, and the list of its calls."""
     memory, trace = BrokerInMemory(), list[str]()
     memory.create_topic("T")
     machine = memory.machine
@@ -350,7 +322,7 @@ async def test_a_broker_starts_drains_and_stops_in_this_order(tmp_path: Path) ->
         await broker.start()
     await lead(broker)
     broker.service.gossip._peers = (OTHER.node_id,)
-    broker.service.gossip._channel = Others([])
+    broker.service.gossip._channel = others([])
     with mock.patch.object(Node, "transfer_leadership", mock.AsyncMock(return_value=True)), traced(*DRAINED) as drained:
         await broker.drain()
     with traced(*STOPPED) as stopped:

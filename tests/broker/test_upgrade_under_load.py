@@ -1,7 +1,9 @@
-"""Upgrade of a group, one node after another, while clients go on: what older nodes do not understand is refused with a
-text until the last one is new, and works then. A node that goes back to an older build refuses to run.
+"""Upgrade of a group, one node after another, while clients go on.
 
-A node of an older build is one that tells fewer command kinds: it is never sent what it would not know.
+Requests that older nodes do not understand are refused with a text until the last node is new, and work then. A node
+that goes back to an older build refuses to run.
+
+A node of an older build is a node that tells fewer command kinds: it is never sent commands that it would not know.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from broker_group import BrokerGroup, client_of
-from broker_in_process import Client
+from broker_in_process import Client, until
 
 from dledger_broker.features import FEATURES
 from dledger_broker.features.accounts.table import DeleteAccount
@@ -34,32 +36,18 @@ from dledger_remoting.pop_bodies import BatchAck, bits_of, encode_batch_ack
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import HALF_TOPIC
 from tests.broker.features.locks.lock_bodies import lock_body
+from tests.broker.features.pop.pop_calls import pop_ext
 
 ACTIVATED = tuple(feature for feature in FEATURES if feature.activated)
 ACCOUNTS = frozenset(range(50, 55)) | frozenset(range(3001, 3011))
-"""Codes about accounts, which nodes without access control refuse."""
+"""Codes of requests about accounts, which nodes without access control refuse."""
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 POLICY = {"groupName": "CG", "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}}
 INVISIBLE_MS = 60_000
 START_OF_ALL = 0
-POP = {
-    "consumerGroup": "CG",
-    "topic": "T1",
-    "queueId": "0",
-    "maxMsgNums": "3",
-    "invisibleTime": str(INVISIBLE_MS),
-    "pollTime": "0",
-    "bornTime": "0",
-    "initMode": "0",
-}
-MODE = {"topic": "T1", "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 0}
-ASSIGNED = {
-    "topic": "T1",
-    "consumerGroup": "CG",
-    "clientId": "anna",
-    "strategyName": "AVG",
-    "messageModel": "CLUSTERING",
-}
+QUEUES = {"topic": "T1", "consumerGroup": "CG"}
+MODE = {**QUEUES, "mode": "POP", "popShareQueueNum": 0}
+ASSIGNED = {**QUEUES, "clientId": "anna", "strategyName": "AVG", "messageModel": "CLUSTERING"}
 RESET = {"topic": "T1", "group": "CG", "timestamp": "-1", "isForce": "true"}
 QUOTA = {"kind": "topic", "name": "T1", "messagesPerSecond": 1_000_000, "bytesPerSecond": 0}
 REFUSED = {
@@ -68,13 +56,15 @@ REFUSED = {
     "recall": "recall handle is invalid",
     "where members are": "No Any Consumer online",
 }
-"""What is refused once its feature is active: what it is about is not there."""
+"""Texts of refusals after the feature is active, because the request is about something that does not exist."""
+FROM_NODES = {RequestCode.CHANNEL_GONE}
+"""Codes of requests that nodes send to each other, oneway."""
 RETRIED = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 PAUSE_S = 0.02
 
 
 def registry_of_an_older_build(features: Sequence[Replicated]) -> CommandRegistry:
-    """A registry that tells the kinds from before features were activated."""
+    """Return a registry that tells the kinds from before features were activated."""
     registry = registry_of(features)
     registry.kinds = tuple(kind for kind in registry.kinds if kind < ACTIVATE_FEATURES)
     return registry
@@ -82,28 +72,47 @@ def registry_of_an_older_build(features: Sequence[Replicated]) -> CommandRegistr
 
 @contextmanager
 def older_build() -> Iterator[None]:
-    """Nodes that start meanwhile are older."""
+    """Make the nodes that start meanwhile older nodes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_module, "registry_of", registry_of_an_older_build)
         yield
 
 
-class Load:
-    """Sends that go on whatever the nodes do; `acknowledged` are the bodies that were answered 0."""
+class TurnsOfSends:
+    """Sends that go on whatever the nodes do. `acknowledged` are the bodies that were answered 0."""
 
-    def __init__(self, group: BrokerGroup) -> None:
-        self._group = group
+    def __init__(self) -> None:
         self._stops = False
         self.acknowledged: list[bytes] = []
         self.refused: list[RemotingCommand] = []
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def reaches(self, count: int) -> None:
+        """Wait until `count` more sends are acknowledged, which shows that the group takes messages."""
+        wanted = len(self.acknowledged) + count
+        await until(lambda: len(self.acknowledged) >= wanted, seconds=30)
+
+    async def stop(self) -> None:
+        self._stops = True
+        await self._task
+
+
+class Load(TurnsOfSends):
+    """Sends to every node in turn."""
+
+    def __init__(self, group: BrokerGroup) -> None:
+        self._group = group
+        super().__init__()
+
+    async def _run(self) -> None:
         number = 0
         while not self._stops:
             node = list(self._group.brokers.values())[number % len(self._group.brokers)]
             body, number = b"load %d" % number, number + 1
-            with suppress(OSError, TimeoutError):  # the node restarts: whether it is stored nobody knows
+            with suppress(OSError, TimeoutError):  # the node restarts: nobody knows whether the message is stored
                 client = await client_of(node)
                 answer = await client.send(body)
                 client.close()
@@ -113,20 +122,9 @@ class Load:
                     self.refused.append(answer)
             await asyncio.sleep(0)
 
-    async def reaches(self, count: int) -> None:
-        """Wait until so many more are acknowledged: the group takes messages."""
-        wanted = len(self.acknowledged) + count
-        async with asyncio.timeout(30):
-            while len(self.acknowledged) < wanted:  # noqa: ASYNC110 - a client sees answers alone
-                await asyncio.sleep(PAUSE_S)
-
-    async def stop(self) -> None:
-        self._stops = True
-        await self._task
-
 
 class AskingClient(Client):
-    """A client that keeps which codes it has asked."""
+    """Client that keeps which codes it has asked."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
@@ -138,18 +136,21 @@ class AskingClient(Client):
 
 
 async def every_new_request(broker: Broker) -> dict[str, RemotingCommand]:
-    """What became of requests to a node that an older build does not know, by their names; of all such codes."""
+    """Return the answers to the requests that an older build does not know, by name.
+
+    Check that no code of an activated feature is left out.
+    """
     client = await AskingClient.connect(broker.config.port)
     codes = {code for code, route in broker.service.parts.routes().items() if route.feature is not None}
     answers = await every_request_without_accounts(client)
     answers |= {code.name: await client.call(code) for code in map(RequestCode, sorted(codes & ACCOUNTS))}
-    assert not codes - client.asked, "codes of activated features that nothing here asks"
+    assert not codes - FROM_NODES - client.asked, "codes of activated features that nothing here asks"
     client.close()
     return answers
 
 
 async def every_request_without_accounts(client: Client) -> dict[str, RemotingCommand]:
-    """Of all but accounts, with the group that they are about."""
+    """Return the answers to all requests but those about accounts, after the group that they need is made."""
     put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP
     await client.call(put, {}, b'{"groupName":"CG"}')
     return {
@@ -164,26 +165,24 @@ async def every_request_without_accounts(client: Client) -> dict[str, RemotingCo
 
 
 async def every_request_about_a_message(client: Client) -> dict[str, RemotingCommand]:
-    """Of messages that come later, and of halves."""
+    """Return the answers to requests about delayed messages and halves."""
     message = next(iter_records((await client.pull(0)).body))
     back = {"offset": str(message.physical_offset), "group": "CG", "delayLevel": "1"}
-    stored_as = offset_message_id(message.store_host, message.physical_offset)
+    recall = {"producerGroup": "PG", "topic": "T1", "recallHandle": "none"}
+    again = {"topic": "T1", "msgId": offset_message_id(message.store_host, message.physical_offset)}
     half = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}
     return {
         "send-back": await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back),
-        "recall": await client.call(
-            RequestCode.RECALL_MESSAGE, {"producerGroup": "PG", "topic": "T1", "recallHandle": "none"}
-        ),
+        "recall": await client.call(RequestCode.RECALL_MESSAGE, recall),
         "end of a transaction": await client.call(RequestCode.END_TRANSACTION, half),
-        "half that is checked again": await client.call(
-            RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": "T1", "msgId": stored_as}
-        ),
+        "half that is checked again": await client.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, again),
     }
 
 
 async def every_request_about_a_group(client: Client) -> dict[str, RemotingCommand]:
-    """Of queues: who has them, how they are consumed, and from where on."""
+    """Return the answers to requests about queues: who owns them, how they are consumed, and from which offset on."""
     copy = {"srcGroup": "CG", "destGroup": "CG-2", "topic": "T1", "offline": "true"}
+    members = {"topic": "T1", "group": "CG"}
     return {
         "lock": await client.call(RequestCode.LOCK_BATCH_MQ, {}, lock_body("anna", ("T1", 0))),
         "unlock": await client.call(RequestCode.UNLOCK_BATCH_MQ, {}, lock_body("anna", ("T1", 0))),
@@ -193,14 +192,12 @@ async def every_request_about_a_group(client: Client) -> dict[str, RemotingComma
         "assignment": await client.call(RequestCode.QUERY_ASSIGNMENT, {}, json.dumps(ASSIGNED).encode()),
         "reset": await client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET),
         "copy of offsets": await client.call(RequestCode.CLONE_GROUP_OFFSET, copy),
-        "where members are": await client.call(
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T1", "group": "CG"}
-        ),
+        "where members are": await client.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, members),
     }
 
 
 async def every_request_of_operators(client: Client) -> dict[str, RemotingCommand]:
-    """Of settings and quotas."""
+    """Return the answers to requests about settings and quotas."""
     return {
         "setting": await client.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"timer_max_delay_s=86400"),
         "settings": await client.call(RequestCode.GET_BROKER_CONFIG),
@@ -210,8 +207,11 @@ async def every_request_of_operators(client: Client) -> dict[str, RemotingComman
 
 
 async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
-    """The same of POP: three messages are popped, of which one each is acknowledged, hidden anew, one of a batch."""
-    popped = await client.call(RequestCode.POP_MESSAGE, POP)
+    """Return the answers to requests of POP, about three popped messages.
+
+    One message is acknowledged, one is hidden anew, and one is acknowledged in a batch.
+    """
+    popped = await client.call(RequestCode.POP_MESSAGE, pop_ext(queueId="0", maxMsgNums="3"))
     start, time_ms = START_OF_ALL, 1
     if popped.code == ResponseCode.SUCCESS:
         start, time_ms = int(popped.ext["startOffsetInfo"].split(" ")[2]), int(popped.ext["popTime"])
@@ -221,15 +221,14 @@ async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
         queue = {"consumerGroup": "CG", "topic": "T1", "queueId": "0"}
         return queue | {"extraInfo": point.text, "offset": str(start + number)}
 
-    batch = BatchAck("CG", "T1", Retry.NONE, start, 0, time_ms, bits_of(start, [start + 1]))
+    ack = BatchAck("CG", "T1", Retry.NONE, start, 0, time_ms, bits_of(start, [start + 1]))
+    batch = encode_batch_ack("broker-a", [ack])
     hidden = {"invisibleTime": str(INVISIBLE_MS)}
     asked = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "bornTime": "0", "pollTime": "0"}
     return {
         "pop": popped,
         "acknowledgement": await client.call(RequestCode.ACK_MESSAGE, about(0)),
-        "batch of acknowledgements": await client.call(
-            RequestCode.BATCH_ACK_MESSAGE, {}, encode_batch_ack("broker-a", [batch])
-        ),
+        "batch of acknowledgements": await client.call(RequestCode.BATCH_ACK_MESSAGE, {}, batch),
         "change of an invisible time": await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, about(2) | hidden),
         "peek": await client.call(RequestCode.PEEK_MESSAGE, asked | {"maxMsgNums": "1"}),
         "notification": await client.call(RequestCode.NOTIFICATION, asked),
@@ -239,7 +238,7 @@ async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
 
 
 async def active(group: BrokerGroup) -> None:
-    """Wait until the leader uses every feature, and has the topic of halves."""
+    """Wait until the leader uses every feature and has the topic of halves."""
     leader = await group.leader()
     changed = asyncio.Event()
     for changes in (leader.machine.on_members_changed, leader.machine.on_topics_changed):
@@ -263,7 +262,7 @@ async def restart(group: BrokerGroup, node_id: str) -> Broker:
     return new
 
 
-async def test_new_requests_wait_for_the_last_node_and_nothing_stops_meanwhile(tmp_path: Path) -> None:
+async def test_new_requests_are_refused_until_the_last_node_is_upgraded_and_sends_go_on(tmp_path: Path) -> None:
     group = BrokerGroup(tmp_path)
     first, second, third = group.brokers
     with older_build():
@@ -287,6 +286,9 @@ async def test_new_requests_wait_for_the_last_node_and_nothing_stops_meanwhile(t
         check_that_all_is_taken(await every_new_request(group.brokers[first]))
         client = await client_of(group.brokers[first])
         assert load.refused == []
+        identities = {broker.node.group_identity for broker in group.brokers.values()}
+        assert len(identities) == 1, "all nodes have adopted the group's identity"
+        assert "" not in identities
         assert not set(load.acknowledged) - set(await stored(client))
         client.close()
     finally:
@@ -295,7 +297,7 @@ async def test_new_requests_wait_for_the_last_node_and_nothing_stops_meanwhile(t
 
 
 async def stored(client: Client) -> list[bytes]:
-    """The bodies in the first queue."""
+    """Return the bodies in the first queue."""
     found: list[bytes] = []
     while (answer := await client.pull(len(found))).code == ResponseCode.SUCCESS:
         found += [record.body for record in iter_records(answer.body)]
@@ -303,12 +305,12 @@ async def stored(client: Client) -> list[bytes]:
 
 
 def without(feature: Feature) -> list[Feature]:
-    """The features of a build that has never heard of one of them."""
+    """Return the features of a build that has never heard of this feature."""
     return [replace(one, name="another") if one is feature else one for one in FEATURES]
 
 
 def check_that_all_is_taken(answers: Mapping[str, RemotingCommand]) -> None:
-    """Every request was answered 0, or with what it has to be refused with: the nodes here have no access control."""
+    """Check that every request was answered 0 or has the refusal that is expected. The nodes have no access control."""
     refused = dict(REFUSED) | {RequestCode(code).name: "access control is off" for code in ACCOUNTS}
     for what, answer in answers.items():
         if what in refused:
@@ -318,7 +320,7 @@ def check_that_all_is_taken(answers: Mapping[str, RemotingCommand]) -> None:
 
 
 async def write_new_kinds(group: BrokerGroup) -> None:
-    """Have the log hold commands of every activated feature."""
+    """Write commands of every activated feature into the log."""
     leader = await group.leader()
     client = await client_of(leader)
     for _ in range(4):
@@ -326,14 +328,14 @@ async def write_new_kinds(group: BrokerGroup) -> None:
     client.close()
     check_that_all_is_taken(await every_new_request(leader))
     applied = asyncio.get_running_loop().create_future()
-    # Of none that is there: nodes without access control would refuse to serve a group with accounts.
+    # This account does not exist: nodes without access control would refuse to serve a group with accounts.
     leader.machine.stage_command(DeleteAccount("anna"), applied.set_result)
     async with asyncio.timeout(20):
         assert await applied is None
 
 
 @pytest.mark.parametrize("feature", ACTIVATED, ids=lambda feature: feature.name)
-async def test_a_node_that_goes_back_to_an_older_build_says_what_it_lacks(group: BrokerGroup, feature: Feature) -> None:
+async def test_a_downgraded_node_fails_and_names_the_missing_feature(group: BrokerGroup, feature: Feature) -> None:
     await active(group)
     await write_new_kinds(group)
     follower = (await group.followers())[0]

@@ -1,4 +1,4 @@
-"""One toxiproxy server for all tests of links, built the first time."""
+"""One toxiproxy server for all tests of links, built at its first use."""
 
 from __future__ import annotations
 

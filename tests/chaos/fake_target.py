@@ -1,18 +1,27 @@
-"""A cluster that is a few sets: for faults and the nemesis, which know a cluster only as a target."""
+"""Fake cluster of a few sets, for faults and the nemesis, which see a cluster only as a target."""
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
 
+from dledger_chaos.faults import KINDS, Surroundings
 from dledger_chaos.target import NodeFacts, NodeView
 from dledger_chaos.toxiproxy.mesh import CLIENTS, NAMESRV, Link
 
 MEMBERS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 END = 4096
+DERIVED = ("consumequeue/t/0/0", "keyindex/1", "timeindex.sqlite", "snapshots/1")
+
+
+def drawn(name: str, seed: int):
+    """Return the fault of a kind that a seed draws."""
+    return KINDS[name].draw(Surroundings(random.Random(seed), MEMBERS, MEMBERS[0]))
 
 
 class FakeMesh:
-    """Remembers who holds which links."""
+    """Mesh that records the faults on each link."""
 
     def __init__(self) -> None:
         pairs = [
@@ -38,9 +47,10 @@ class FakeMesh:
 
 
 class FakeDisk:
-    """Remembers rules and the clock."""
+    """Disk that records rules and the clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.held: dict[object, object] = {}
         self.clock = (0.0, 0)
 
@@ -59,7 +69,7 @@ class FakeDisk:
 
 
 class FakeTarget:
-    """A cluster that runs, stands still or is down, in files that can be damaged."""
+    """Cluster of nodes that run, stand still or are down, with files that can be damaged."""
 
     namesrv = ""
     kind = "fake"
@@ -69,7 +79,7 @@ class FakeTarget:
 
     def __init__(self, root: Path) -> None:
         self.mesh = FakeMesh()
-        self.disks = {node: FakeDisk() for node in MEMBERS}
+        self.disks = {node: FakeDisk(root / "disks" / node) for node in MEMBERS}
         self.running = {*MEMBERS, NAMESRV}
         self.paused: set[str] = set()
         self.harm: list[str] = []
@@ -78,9 +88,12 @@ class FakeTarget:
             (node.directory / "commitlog").mkdir(parents=True)
             (node.directory / "commitlog" / f"{0:020d}").write_bytes(bytes(END))
             (node.directory / "commitlog" / "spare").write_bytes(b"")
+            for name in DERIVED:
+                (node.directory / name).parent.mkdir(parents=True, exist_ok=True)
+                (node.directory / name).write_bytes(bytes(range(1, 200)) + bytes(100))
 
     def pid(self, node_id):
-        return 1 if node_id in self.running else None
+        return os.getpid() if node_id in self.running else None
 
     def disk(self, node_id):
         return self.disks[node_id]
@@ -106,8 +119,17 @@ class FakeTarget:
         self.harm.append(f"pause {node_id}")
         self.paused.add(node_id)
 
+    def slow_down(self, node_id, run_s, stand_s):
+        self.harm.append(f"slow {node_id}")
+        self.paused.add(node_id)
+
     def resume(self, node_id):
         self.paused.discard(node_id)
+
+    async def found_again(self, node_id):
+        assert node_id not in self.running
+        self.harm.append(f"found {node_id}")
+        self.running.add(node_id)
 
     async def lose_power(self, node_ids, kept_share, seed):
         await self.kill(node_ids)

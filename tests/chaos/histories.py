@@ -1,9 +1,10 @@
-"""Histories written by hand: what clients and nodes might have said, line by line."""
+"""Histories written by hand: records of clients and nodes, line by line."""
 
 from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,10 +16,12 @@ from dledger_chaos.workloads.records import Found, Pulled, Seen, Stored, StoredB
 QUEUE = "T/broker-a/0"
 NODES = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 RECORD_BYTES = 100
+Told = TypeVar("Told")
+"""A history, or a builder of one."""
 
 
 class History:
-    """Builds a run; every line takes one tick of 10 ns, from its call to its end, and begins after the line before."""
+    """Builder of a run. Every line takes one tick of 10 ns, from call to end, and begins after the line before."""
 
     def __init__(self, workload: str = "append") -> None:
         self.workload = workload
@@ -29,7 +32,7 @@ class History:
     def add(
         self, f, key, value, outcome="ok", process="p", begin=None, end=None, error="", code=None, answer=None, **extras
     ):
-        """Any operation."""
+        """Add any operation."""
         tick = next(self._ticks)
         invoke, complete = tick if begin is None else begin, tick + 9 if end is None else end
         told = extras if answer is None else {**msgspec.structs.asdict(answer), **extras}
@@ -40,14 +43,14 @@ class History:
         return self
 
     def send(self, value, offset=None, queue=QUEUE, f="send", key="T", **more):
-        """A message, acknowledged at `offset` unless that is None."""
+        """Add a message, acknowledged at `offset` unless that is None."""
         if offset is None:
             return self.add(f, key, value, more.pop("outcome", "info"), **more)
         place = msgspec.structs.asdict(Stored(queue, offset, offset * RECORD_BYTES))
         return self.add(f, key, value, **place, **more)
 
     def batch(self, values, first=None, queue=QUEUE):
-        """A batch, acknowledged from `first` on unless that is None."""
+        """Add a batch, acknowledged from `first` on unless that is None."""
         if first is None:
             return self.add("send-batch", "T", values, "info")
         offsets = [first + number for number in range(len(values))]
@@ -57,58 +60,64 @@ class History:
     def pull(
         self, values, first=0, node=NODES[0], queue=QUEUE, f="pull", offset=None, code=0, next_offset=None, **more
     ):
-        """A node answers with messages from `first` on; None stands for an offset without a message."""
+        """Add a node's answer with messages from `first` on. None stands for an offset without a message."""
         found = [
             Seen(first + number, value, (first + number) * RECORD_BYTES)
             for number, value in enumerate(values)
             if value is not None
         ]
         answer = Pulled(
-            node,
-            first if offset is None else offset,
-            code,
-            first + len(values) if next_offset is None else next_offset,
+            node, first if offset is None else offset, code, first + len(values) if next_offset is None else next_offset
         )
         return self.add(f, queue, found, process=f"{f}-{node}", answer=answer, **more)
 
     def end(self, values, first=0, queue=QUEUE, nodes=NODES, **others):
-        """The end of a run: every node shows these values; `others` are nodes that show something else."""
+        """Add the end of a run: every node shows these values. `others` are nodes that show other values."""
         self.add("bounds", queue, [first, first + len(values)])
         for node in nodes:
             self.pull(others.get(node.rpartition("-")[2], values), first, node, queue, f="scan")
         return self
 
     def view(self, offset, value, found, queue=QUEUE):
-        """A message is looked for by its id."""
+        """Add a search for a message by its id."""
         return self.add("view", queue, [offset, value], **msgspec.structs.asdict(Found(found, "id")))
 
     def event(self, kind, time_ns, name="", node="", **fields):
-        """Something happens to the cluster."""
+        """Add an event of the cluster."""
         self.events.append(Event(kind, time_ns, name, node, fields))
         return self
 
-    def run(self, directory=Path("nowhere"), files=(), target="local", faults=(), other_logs=()) -> RunData:
-        """The run, as its directory would have it; `files` is what the nodes left."""
+    def run(
+        self, directory=Path("nowhere"), files=(), target="local", faults=(), other_logs=(), end_ns=10**9
+    ) -> RunData:
+        """Return the run, as read from its directory. `files` are the nodes' files."""
         # Through JSON, as a run is read: tuples become lists.
         operations = msgspec.json.decode(msgspec.json.encode(self.operations), type=list[Operation])
         started = "2026-01-01T00:00:00+00:00"
-        info = RunInfo(7, "dledger chaos run", target, [self.workload], list(faults), started, 0, 0, 10**9, list(files))
+        info = RunInfo(
+            7, "dledger chaos run", target, [self.workload], list(faults), started, 0, 0, end_ns, list(files)
+        )
         info = msgspec.structs.replace(info, other_logs=list(other_logs))
         return RunData(info, operations, self.events, directory)
 
 
 def applies(name: str, run: RunData) -> bool:
-    """Whether a run has what a check judges."""
+    """Return whether a check applies to a run."""
     return named(name).applies(run)
 
 
 def verdict(name: str, run: RunData) -> Verdict:
-    """What one check says of a run."""
+    """Return the verdict of one check on a run."""
     assert applies(name, run)
     return named(name).check(run)
 
 
 def named(name: str) -> Check:
-    """A check of the registry."""
+    """Return a check of the registry."""
     (check,) = [check for check in CHECKS if check.name == name]
     return check
+
+
+def stories(**by_result: dict[str, Told]) -> dict[str, tuple[Told, str]]:
+    """Return histories by name, each with the result that a check has for it."""
+    return {name: (history, result) for result, told in by_result.items() for name, history in told.items()}

@@ -1,4 +1,4 @@
-"""Checks of assignments convict members that do not share a topic, and modes that are forgotten."""
+"""Checks of assignments convict members that do not share a topic, and forgotten modes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POP = [["POP", f"{TOPIC}/{GROUP}/-1"]]
 
 
 def asked(*answers, pull=((0, 3), (3, QUEUES)), pop=(POP, POP)):
-    """What members were told while all went on, and at the end: each range of queues is one member's."""
+    """Return a history of assignments, during the run and at its end. Each range of queues is one member's."""
     history = History("assignments")
     for rows in answers:
         history.add("assign", KEY, rows)
@@ -56,7 +56,7 @@ def test_only_the_last_answer_of_a_member_is_its_share():
 
 
 def modes(*steps):
-    """A mode is set or read: (f, value, outcome)."""
+    """Return a history of modes that are set or read: (f, value, outcome)."""
     history = History("assignments")
     for f, value, *outcome in steps:
         history.add(f, KEY, value, *outcome, process=FINAL)
@@ -77,6 +77,6 @@ MODES = {
 
 
 @pytest.mark.parametrize("story", MODES)
-def test_a_mode_is_told_as_it_was_set_last(story):
+def test_the_request_mode_checker_expects_the_mode_that_was_set_last(story):
     history, expected = MODES[story]
     assert verdict("request-mode", history.run()).result == expected

@@ -1,22 +1,19 @@
-"""A campaign's seeds draw what they do, go on where the last campaign stopped, and are summed up without loss."""
+"""A campaign's seeds determine its runs. It continues where the last one stopped, and sums up all runs."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from click.testing import CliRunner
 
 from dledger_chaos.campaign import driver
-from dledger_chaos.campaign.driver import run_campaign, swarm_options
-from dledger_chaos.campaign.figures import BEGIN, END, figures, write_figures
+from dledger_chaos.campaign.driver import run_campaign
+from dledger_chaos.campaign.figures import figures
 from dledger_chaos.campaign.swarm import ALWAYS, PARTITIONS, POWER_LOSSES, WORKLOAD, draw_swarm
 from dledger_chaos.campaign.totals import RunFigures, Totals, load_totals, save_totals
 from dledger_chaos.checkers.recovery import SETTLE_S
 from dledger_chaos.cli import chaos as command_line
 from dledger_chaos.faults import KINDS
 from dledger_chaos.run import RunResult
-from dledger_chaos.targets import TARGETS
 from dledger_chaos.workloads.registry import WORKLOADS
 
 SEEDS = range(300)
@@ -40,12 +37,16 @@ def run_figures(seed: int, **more) -> RunFigures:
     return RunFigures(**(given | more))
 
 
-def test_a_seed_draws_the_same_every_time_and_seeds_differ():
+def test_a_seed_draws_the_same_every_time_and_the_seeds_draw_everything():
     assert draw_swarm(7) == draw_swarm(7)
     assert len({draw_swarm(seed) for seed in SEEDS}) > len(SEEDS) / 2
+    swarms = [draw_swarm(seed) for seed in SEEDS]
+    assert {name for swarm in swarms for name in swarm.faults} == set(KINDS)
+    drawn = {name for swarm in swarms for name in swarm.workloads}
+    assert drawn == {entry.name for entry in WORKLOADS.values() if entry.target == "broker"}
 
 
-def test_every_mixture_has_what_is_most_likely_to_lose_something():
+def test_every_swarm_contains_power_losses_partitions_and_the_main_workload():
     for seed in SEEDS:
         swarm = draw_swarm(seed)
         assert set(ALWAYS) <= set(swarm.faults)
@@ -54,14 +55,7 @@ def test_every_mixture_has_what_is_most_likely_to_lose_something():
         assert WORKLOAD in swarm.workloads
 
 
-def test_no_kind_and_no_workload_is_left_out_for_ever():
-    swarms = [draw_swarm(seed) for seed in SEEDS]
-    assert {name for swarm in swarms for name in swarm.faults} == set(KINDS)
-    drawn = {name for swarm in swarms for name in swarm.workloads}
-    assert drawn == {entry.name for entry in WORKLOADS.values() if entry.target == "broker"}
-
-
-def test_where_faults_strike_one_at_a_time_each_counts_as_alone():
+def test_paces_without_overlap_pause_longer_than_the_settling_time():
     paces = {draw_swarm(seed).pace for seed in SEEDS}
     single = [pace for pace in paces if pace.max_overlap == 1]
     assert single
@@ -71,7 +65,7 @@ def test_where_faults_strike_one_at_a_time_each_counts_as_alone():
 
 @pytest.fixture
 def asked(monkeypatch) -> list[int]:
-    """Seeds that were run: no cluster is started."""
+    """Return a list that gets the seeds of runs. No cluster is started."""
     seeds: list[int] = []
 
     async def run(options, say):
@@ -84,7 +78,7 @@ def asked(monkeypatch) -> list[int]:
     return seeds
 
 
-def test_a_campaign_goes_on_behind_the_runs_in_its_file(tmp_path, asked):
+def test_a_campaign_continues_after_the_runs_in_its_file(tmp_path, asked):
     state = tmp_path / "sums" / "state.json"
 
     def campaign(runs: int) -> list[RunFigures]:
@@ -97,7 +91,7 @@ def test_a_campaign_goes_on_behind_the_runs_in_its_file(tmp_path, asked):
     assert asked == [40, 41, 42]
 
 
-def test_what_was_not_valid_is_run_again_and_what_it_was_before_stays_in_the_file(tmp_path, asked):
+def test_a_campaign_reruns_failed_seeds_and_keeps_their_earlier_results(tmp_path, asked):
     state = tmp_path / "state.json"
     save_totals(state, Totals([run_figures(1), run_figures(2, verdict="invalid", broken=["lost"]), run_figures(3)]))
     run_campaign(runs=4, minutes=1, first=1, out=tmp_path, state=state, say=lambda _: None, again=True)
@@ -106,12 +100,6 @@ def test_what_was_not_valid_is_run_again_and_what_it_was_before_stays_in_the_fil
     assert [(run.seed, run.verdict) for run in totals.runs] == [(seed, "valid") for seed in (1, 2, 3, 4)]
     assert [(run.seed, run.broken) for run in totals.before] == [(2, ["lost"])]
     assert "| seed 2, before it was run again: invalid | lost: " in figures([totals])
-
-
-def test_the_command_of_a_run_names_its_seed_and_draws_the_rest(tmp_path):
-    options = swarm_options(12, 2.5, tmp_path)
-    assert options.command == "dledger chaos run --swarm --minutes 2.5 --seed 12"
-    assert (options.faults, options.pace) == (draw_swarm(12).faults, draw_swarm(12).pace)
 
 
 def test_a_campaign_may_have_the_same_workloads_in_every_run(tmp_path, asked, monkeypatch):
@@ -130,75 +118,28 @@ def test_a_campaign_may_have_the_same_workloads_in_every_run(tmp_path, asked, mo
     assert asked == [1, 2]
 
 
-def test_a_swarm_takes_no_orders_of_its_own(tmp_path):
-    told = CliRunner().invoke(command_line, ["run", "--swarm", "--faults", "power", "--out", str(tmp_path)])
-    assert told.exit_code == 2
-    assert "--swarm draws what --faults would say" in told.output
-
-
 def test_figures_sum_runs_of_all_campaigns_by_class():
     second = Totals([run_figures(9, verdict="invalid", broken=["lost"])])
     table = figures([Totals([run_figures(1), run_figures(2)]), second])
     rows = dict(line.strip("|").strip().split(" | ", 1) for line in table.splitlines()[2:])
-    assert rows["runs"] == "3: 2 valid, 1 invalid"
-    assert rows["seeds"] == "1 to 2, 9"
-    assert rows["messages acknowledged"] == "3,000"
-    assert rows["of these found on every node at the end"] == "2,700"
-    assert rows["operations checked"] == "1,509: 1,500 ok, 9 info"
-    assert rows["SIGKILL"] == "6: 6 kill-leader"
-    assert rows["losses of power"] == "3: 3 power-loss-all"
-    assert rows["partitions"] == "12: 12 partition-ring"
-    assert rows["other faults of processes"] == "3: 3 pause-leader"
-    assert rows["processes that kills and losses of power were aimed at"] == "15"
-    assert rows["seed 9: invalid"] == "lost: `dledger chaos run --swarm --seed 9`"
+    expected = {
+        "runs": "3: 2 valid, 1 invalid",
+        "seeds": "1 to 2, 9",
+        "messages acknowledged": "3,000",
+        "of these found on every node at the end": "2,700",
+        "operations checked": "1,509: 1,500 ok, 9 info",
+        "SIGKILL": "6: 6 kill-leader",
+        "losses of power": "3: 3 power-loss-all",
+        "partitions": "12: 12 partition-ring",
+        "other faults of processes": "3: 3 pause-leader",
+        "processes that kills and losses of power were aimed at": "15",
+        "seed 9: invalid": "lost: `dledger chaos run --swarm --seed 9`",
+    }
+    assert rows | expected == rows
     assert "6 waits: p50 0.50 s, p99 1.25 s, longest 1.25 s" in table
 
 
-def test_figures_replace_what_stood_between_their_marks(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# Proof\n")
-    for runs in ([run_figures(1)], [run_figures(1), run_figures(2)]):
-        write_figures(page, [Totals(runs)])
-    text = page.read_text()
-    assert text.count(BEGIN) == text.count(END) == 1
-    assert "| runs | 2: 2 valid |" in text
-    assert text.startswith("# Proof\n")
-
-
-def test_the_command_sums_several_files(tmp_path):
-    for name, seed in (("a", 1), ("b", 101)):
-        save_totals(tmp_path / name, Totals([run_figures(seed)]))
-    told = CliRunner().invoke(command_line, ["figures", str(tmp_path / "a"), str(tmp_path / "b")])
-    assert told.exit_code == 0, told.output
-    assert "| seeds | 1, 101 |" in told.output
-
-
-@pytest.mark.parametrize(
-    ("command", "name", "fields"),
-    [
-        ("faults", "kill-leader", {"family": "process", "summary": "SIGKILL the leader"}),
-        ("workloads", "append", {"target": "broker", "obstacle": None}),
-        (
-            "mutants",
-            "trim-takes-one-more",
-            {"trial": {"faults": ["kill-follower"], "workloads": ["append", "retention"], "target": "local"}},
-        ),
-    ],
-)
-def test_what_there_is_can_be_listed_for_people_and_for_programs(command, name, fields):
-    told = CliRunner().invoke(command_line, [command])
-    assert name in told.stdout.split()
-    listed = {row["name"]: row for row in json.loads(CliRunner().invoke(command_line, [command, "-o", "json"]).stdout)}
-    assert fields.items() <= listed[name].items()
-    assert set(listed) <= set(told.stdout.split())
-
-
-def test_the_targets_of_the_command_line_are_all_that_there_are():
-    (target,) = [parameter for parameter in command_line.commands["run"].params if parameter.name == "target"]
-    assert list(target.type.choices) == list(TARGETS)
-
-
-def test_files_that_are_none_of_its_own_are_named_in_one_line(tmp_path):
+def test_files_that_are_no_campaign_results_are_named_in_one_line(tmp_path):
     broken = tmp_path / "run.json"
     broken.write_text("{")
     for arguments, words in (

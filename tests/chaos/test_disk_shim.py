@@ -1,5 +1,4 @@
-"""The disk shim: a power loss takes what a process had not synced and nothing else, and the disk fails as it is
-told."""
+"""The disk shim: a power loss takes exactly what a process had not synced, and the disk fails as its rules say."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ for _ in sys.stdin:
 
 
 class Machine:
-    """A node's directory and the shim's state beside it."""
+    """A node's directory, and the shim's state beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "data"
@@ -61,7 +60,7 @@ class Machine:
         return os.environ | shim_environment(disk_shim(), self.root, self.state)
 
     def run(self, program: str, *, die: bool = False) -> str:
-        """Run a program as the node, which kills itself at the end if it is to die; what it printed."""
+        """Run a program as the node and return its output. With `die` it kills itself at the end."""
         command = self.command(textwrap.dedent(program) + DIE * die)
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         assert not done.stderr, done.stderr
@@ -79,7 +78,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_what_was_synced_stays_and_what_was_not_is_gone(machine):
+def test_a_power_loss_keeps_synced_writes_and_takes_back_others(machine):
     machine.run(
         """
         fd = opened("data"); sync_dir()
@@ -93,8 +92,8 @@ def test_what_was_synced_stays_and_what_was_not_is_gone(machine):
     assert machine.read("data") == b"a" * 10000
 
 
-def test_a_node_without_the_shim_is_told_from_one_with_it(machine):
-    """Faults of its disk would do nothing, and every run with them would be valid."""
+def test_a_node_without_the_disk_shim_is_refused(machine):
+    """Without the shim, faults of the node's disk would do nothing, and every run with them would be valid."""
     subprocess.run(machine.command("pass"), check=True, timeout=60)
     with pytest.raises(TargetError, match=f"{NODE} runs without the disk shim"):
         machine.control.require_shim()
@@ -120,8 +119,8 @@ def test_every_way_to_write_is_taken_back(machine):
     assert (machine.read("text"), machine.read("reserved")) == (b"old", b"12345678")
 
 
-def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later(machine):
-    machine.control.hold("slow", [Rule("sync", delay_ms=2000, part="-n0/data")])  # seen to begin on a busy machine, too
+def test_a_shimmed_sync_covers_only_writes_before_its_begin(machine):
+    machine.control.hold("slow", [Rule("sync", delay_ms=2000, part="-n0/data")])  # long enough on a busy machine
     machine.run(
         """
         NANOSLEEP = ("230", "115")  # x86-64, arm64
@@ -155,10 +154,8 @@ def test_a_sync_that_fails_makes_nothing_durable(machine):
     ],
 )
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_a_failed_sync_left_is_lost_for_later_syncs_too_unless_it_is_written_again(
-    machine, since, left, restarted
-):
-    """The kernel takes it for clean."""
+def test_writes_before_a_failed_sync_are_lost_unless_they_are_repeated(machine, since, left, restarted):
+    """The kernel takes the page for clean."""
     machine.run('fd = opened("data"); os.pwrite(fd, b"old bytes", 0); os.fdatasync(fd); sync_dir()')
     machine.control.hold("eio", [Rule("sync", errno.EIO, part="-n0/data")])
     failing = 'fd = opened("data"); os.pwrite(fd, b"new bytes", 0); attempt(os.fdatasync, fd)\n'
@@ -233,23 +230,20 @@ def test_without_a_power_loss_everything_stays(machine):
     assert machine.read("data") == b"x"
 
 
-def test_a_restart_syncs_nothing(machine):
+def test_a_restart_syncs_nothing_and_a_later_sync_covers_writes_before_it(machine):
     machine.run('fd = opened("data"); sync_dir(); os.pwrite(fd, b"one", 0); os.rename("data", "moved")', die=True)
     machine.run('fd = opened("moved"); os.pwrite(fd, b"two", 3); os.mkdir("made")', die=True)
     machine.lose_power()
     assert [path.name for path in machine.node.iterdir()] == ["data"]
     assert machine.read("data") == b""
-
-
-def test_a_sync_after_a_restart_covers_what_was_written_before_it(machine):
     machine.run('fd = opened("data"); os.pwrite(fd, b"one", 0); os.rename("data", "moved")', die=True)
     machine.run('os.fdatasync(opened("moved")); sync_dir()', die=True)
     assert machine.lose_power() == (0, 0, 0)
     assert machine.read("moved") == b"one"
 
 
-def test_what_a_process_wrote_to_a_file_that_is_gone_is_taken_back_in_no_other(machine):
-    """The number of a removed file is soon another one's."""
+def test_writes_to_a_removed_file_are_taken_back_in_no_other_file(machine):
+    """The number of a removed file is soon used by another file."""
     machine.run('fd = opened("gone"); os.pwrite(fd, b"old", 0); os.fdatasync(fd); sync_dir()', die=True)
     machine.run('os.pwrite(opened("gone"), b"new", 0)', die=True)
     machine.run(
@@ -263,7 +257,7 @@ def test_what_a_process_wrote_to_a_file_that_is_gone_is_taken_back_in_no_other(m
     assert {machine.read(path.name) for path in machine.node.iterdir()} == {b""}
 
 
-def test_what_is_synced_all_the_time_leaves_a_small_record(machine):
+def test_continuous_syncs_leave_a_small_undo_record(machine):
     machine.run(
         """
         fd, other = opened("data"), opened("busy"); sync_dir()
@@ -276,15 +270,9 @@ def test_what_is_synced_all_the_time_leaves_a_small_record(machine):
     assert machine.lose_power().writes == 0
 
 
-def test_a_full_disk_refuses_what_needs_space_until_it_has_some(machine):
-    process = subprocess.Popen(
-        machine.command(FILLING),
-        env=machine.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+def test_a_full_disk_refuses_writes_that_need_space_until_released(machine):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(machine.command(FILLING), env=machine.environment, **pipes) as process:
         assert process.stdout.readline() == "ready\n"
         answers = []
         for change in (lambda: machine.control.hold("full", FULL_DISK), lambda: machine.control.release("full")):
@@ -295,7 +283,31 @@ def test_a_full_disk_refuses_what_needs_space_until_it_has_some(machine):
     assert answers == [["0", "28", "28", "28"], ["0", "0", "0", "0"]]
 
 
-def test_rules_touch_the_files_whose_path_they_name(machine):
+def test_at_the_open_file_limit_a_closed_file_makes_room_for_another(machine):
+    machine.control.hold("few", [Rule("open", most_open=2)])
+    said = machine.run(
+        """
+        first, second = opened("a"), opened("b")
+        print(attempt(opened, "c"), os.path.exists("c"), attempt(os.open, "/dev/null", os.O_RDONLY))
+        os.close(first); print(attempt(opened, "c"), attempt(opened, "d"))
+        """
+    )
+    assert said.split() == [str(errno.EMFILE), "False", "0", "0", str(errno.EMFILE)]
+
+
+@pytest.mark.parametrize(("permille", "used"), [(860, 0.86), (1000, 1.0), (0, None)])
+def test_a_node_under_the_space_rule_sees_the_given_disk_usage(machine, permille, used):
+    machine.control.hold("filled", [Rule("space", used_permille=permille)])
+    told, elsewhere = machine.run(
+        """
+        for path in (".", "/"):
+            found = os.statvfs(path); print(1 - found.f_bavail / found.f_blocks)
+        """
+    ).split()
+    assert float(told) == pytest.approx(float(elsewhere) if used is None else max(used, float(elsewhere)), abs=0.01)
+
+
+def test_rules_apply_only_to_files_with_the_named_path(machine):
     machine.control.hold("eio", [Rule("write", errno.EIO, part="/commitlog/"), Rule("read", errno.EIO, part="/index/")])
     said = machine.run(
         """
@@ -336,7 +348,7 @@ def test_other_processes_and_ignored_names_are_left_alone(machine):
     assert (machine.read("log/broker.log"), machine.read("identity")) == (b"line", b"x")
 
 
-def test_a_nodes_directory_is_there_for_good_once_its_name_is_synced(machine):
+def test_a_node_directory_survives_a_power_loss_once_its_name_is_synced(machine):
     for program, stays in (("os.mkdir(node)", False), ("os.mkdir(node); sync_dir(os.path.dirname(node))", True)):
         machine.node.rmdir()
         machine.run(program, die=True)
@@ -345,7 +357,7 @@ def test_a_nodes_directory_is_there_for_good_once_its_name_is_synced(machine):
         machine.node.mkdir(exist_ok=True)
 
 
-def test_a_log_makes_its_directory_for_good(machine):
+def test_a_durably_created_log_directory_survives_a_power_loss(machine):
     machine.node.rmdir()
     machine.run(
         """

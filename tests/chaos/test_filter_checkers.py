@@ -1,4 +1,4 @@
-"""Checks of filters, broadcasting and traces convict what is left out, not asked for, or told wrongly."""
+"""Checks of filters, broadcasting and traces convict missing messages, unwanted messages, and wrong traces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sent(workload: str) -> History:
 
 
 def taken(*, without: str = "", too: tuple[str, str] = ("", "")) -> History:
-    """All groups are given what they want, but for one message, and one gets another `too`."""
+    """Return a history in which each group gets its messages, except `without`, and one group gets `too`."""
     history = sent("filtered")
     for number, value in enumerate(VALUES):
         for name, taker in TAKERS.items():
@@ -36,30 +36,23 @@ def taken(*, without: str = "", too: tuple[str, str] = ("", "")) -> History:
     return history.end(VALUES, queue=QUEUE)
 
 
-def test_filters_take_some_of_the_messages_and_differ():
+def test_the_filters_take_different_parts_of_the_messages():
     wanted = {name: {value for value in VALUES if taker.wants(value)} for name, taker in TAKERS.items()}
     assert {name: len(values) for name, values in wanted.items()} == {"sql": 8, "tags": 20, "class": 18}
     assert wanted["sql"] - wanted["tags"]
 
 
-def test_what_filters_take_is_valid():
-    assert verdict("filtered", taken().run()).result == "valid"
-
-
-def test_nobody_filters():
-    assert verdict("filtered", History("filtered").run()).result == "unknown"
+@pytest.mark.parametrize(("history", "expected"), [(taken(), "valid"), (History("filtered"), "unknown")])
+def test_correctly_filtered_deliveries_are_valid_and_none_are_unknown(history, expected):
+    assert verdict("filtered", history.run()).result == expected
 
 
 @pytest.mark.parametrize("name", TAKERS)
-def test_a_message_that_a_filter_takes_is_missed(name):
-    wanted = next(value for value in VALUES if TAKERS[name].wants(value))
-    assert verdict("filtered", taken(without=wanted).run()).result == "invalid"
-
-
-@pytest.mark.parametrize("name", TAKERS)
-def test_a_message_that_a_filter_leaves_out_is_not_to_be_given(name):
-    unwanted = next(value for value in VALUES if not TAKERS[name].wants(value))
-    assert verdict("filtered", taken(too=(name, unwanted)).run()).result == "invalid"
+def test_a_message_that_a_filter_takes_is_missed_and_one_that_it_leaves_out_is_not_to_be_given(name):
+    for wants in (True, False):
+        value = next(value for value in VALUES if TAKERS[name].wants(value) == wants)
+        history = taken(without=value) if wants else taken(too=(name, value))
+        assert verdict("filtered", history.run()).result == "invalid"
 
 
 def test_a_damaged_message_is_left_to_other_checks():
@@ -98,26 +91,17 @@ TRACES = {
 }
 
 
-@pytest.mark.parametrize("story", TRACES)
-def test_traces_are_held_to_what_producers_were_told(story):
+@pytest.mark.parametrize(("story", "read"), [*((story, "ok") for story in TRACES), ("the same again", "fail")])
+def test_the_trace_checker_compares_traces_with_the_answers_of_producers(story, read):
     traces, expected = TRACES[story]
-    found = verdict("traced", traced(traces).run())
-    assert found.result == expected, found
-
-
-def test_traces_that_could_not_be_read_are_unknown():
-    history = traced([(ACKNOWLEDGED, Traced(True, 0))], read="fail")
-    assert verdict("traced", history.run()).result == "unknown"
-
-
-def traced(traces, read="ok"):
     history = History("filtered").send(ACKNOWLEDGED, 0, QUEUE, key=TOPIC).send(IN_DOUBT, key=TOPIC)
     for value, trace in traces:
         history.add("traced", value, msgspec.to_builtins(trace))
-    return history.add("read-traces", TRACE_TOPIC, None, read)
+    found = verdict("traced", history.add("read-traces", TRACE_TOPIC, None, read).run())
+    assert found.result == (expected if read == "ok" else "unknown"), found
 
 
-def test_what_the_class_filter_takes_is_what_is_expected_of_it():
+def test_the_class_filter_takes_the_messages_that_the_checker_expects():
     for value in VALUES:
         weight = weight_of(value)
         properties = {} if weight is None else {"weight": str(weight)}

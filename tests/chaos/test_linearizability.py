@@ -1,4 +1,4 @@
-"""The linearizability checker agrees with brute force on small histories, and knows the classics."""
+"""The linearizability checker agrees with brute force on small histories, and judges the classic examples right."""
 
 from itertools import permutations
 
@@ -10,7 +10,7 @@ from dledger_chaos.linear import LOG, REGISTER, UNKNOWN, Call, check_linearizabl
 
 
 def calls(*lines):
-    """Calls from (f, argument, answer, called, returned); no `returned` means that the end was not seen."""
+    """Return calls from (f, argument, answer, called, returned). Without `returned` the end was not seen."""
     return [
         Call(number, f, argument, answer, called, *(returned or [None]))
         for number, (f, argument, answer, called, *returned) in enumerate(lines)
@@ -59,7 +59,7 @@ NOT_LINEARIZABLE = {
 
 
 @pytest.mark.parametrize("story", LINEARIZABLE)
-def test_registers_that_behave(story):
+def test_linearizable_register_histories_are_valid(story):
     history = calls(*LINEARIZABLE[story])
     found = check_linearizable(history, REGISTER)
     assert found.result == "valid"
@@ -67,13 +67,13 @@ def test_registers_that_behave(story):
 
 
 @pytest.mark.parametrize("story", NOT_LINEARIZABLE)
-def test_registers_that_do_not(story):
+def test_other_register_histories_are_invalid(story):
     found = check_linearizable(calls(*NOT_LINEARIZABLE[story]), REGISTER)
     assert found.result == "invalid"
     assert found.stuck
 
 
-def test_a_log_that_behaves():
+def test_linearizable_log_histories_are_valid():
     assert (
         result(calls(("append", "a", 0, 0, 9), ("append", "b", 1, 1, 5), ("read", None, ("a",), 2, 4)), LOG) == "valid"
     )
@@ -82,13 +82,13 @@ def test_a_log_that_behaves():
     )
 
 
-def test_a_log_that_does_not():
+def test_other_log_histories_are_invalid():
     assert result(calls(("append", "a", 0, 0, 1), ("append", "b", 0, 2, 3)), LOG) == "invalid"
     assert result(calls(("append", "a", 0, 0, 1), ("read", None, ("b",), 2, 3)), LOG) == "invalid"
     assert result(calls(("append", "a", 0, 0, 1), ("read", None, (), 2, 3)), LOG) == "invalid"
 
 
-def test_what_takes_too_long_is_unknown():
+def test_a_search_above_its_step_limit_is_unknown():
     history = [Call(number, "write", number, UNKNOWN, number, None) for number in range(12)]
     history.append(Call(99, "read", None, "never written", 50, 60))
     assert check_linearizable(history, REGISTER, step_limit=500).result == "unknown"
@@ -132,7 +132,7 @@ def brute_force(history, model):
 
 
 def possible(order, model):
-    """Whether an order respects time and answers."""
+    """Return whether an order respects times and answers."""
     state = model.initial
     for place, call in enumerate(order):
         if any(later.returned is not None and later.returned < call.called for later in order[place + 1 :]):

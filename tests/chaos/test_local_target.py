@@ -1,4 +1,4 @@
-"""Stops and starts of one node, by commands that take their time, do not hit each other's process."""
+"""A slow command that stops one node does not hit the process that a later start makes."""
 
 import asyncio
 
@@ -17,11 +17,11 @@ async def test_a_node_is_not_started_again_before_the_command_that_stops_it_has_
             begun.set()
             await may_end.wait()
 
-    monkeypatch.setattr(target, "_dledger", command)
+    monkeypatch.setattr(target, "_run_dledger", command)
     monkeypatch.setattr(target, "pid", lambda _: pids[-1])
     stop = asyncio.create_task(target.stop_node("broker-a-n0"))
     await begun.wait()
-    pids.append(None)  # it is killed meanwhile
+    pids.append(None)  # the process is killed meanwhile
     start = asyncio.create_task(target.start_node("broker-a-n0"))
     for _ in range(10):
         await asyncio.sleep(0)

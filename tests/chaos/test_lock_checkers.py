@@ -1,4 +1,4 @@
-"""Checks of queue locks convict two owners at a time, and ordered consumers that are not in turn."""
+"""Checks of queue locks convict two owners at a time, and ordered consumers that handle messages out of turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = f"G@{QUEUE}"
 
 
 def locks(*steps):
-    """Members ask for one queue, or give it up: (who, what, begin, end, outcome), in seconds."""
+    """Return a history of requests for a lock and releases: (who, what, begin, end, outcome), in seconds."""
     history = History("locks")
     for who, what, begin, end, *outcome in steps:
         history.add(what, KEY, None, *outcome, process=who, begin=int(begin * SECOND), end=int(end * SECOND))
@@ -48,7 +48,7 @@ OWNERS = {
 
 
 @pytest.mark.parametrize("story", OWNERS)
-def test_one_member_at_a_time_believes_in_a_lock(story):
+def test_two_owners_of_a_lock_at_a_time_are_invalid(story):
     history, expected = OWNERS[story]
     assert verdict("lock", history.run()).result == expected
 
@@ -59,7 +59,7 @@ def test_locks_of_different_queues_have_different_owners():
 
 
 def handled(*steps, first=0):
-    """Members handle messages of one queue: (who, offset, begin, end, outcome)."""
+    """Return a history of members that handle messages of one queue: (who, offset, begin, end, outcome)."""
     history = History("orderly").add("bounds", QUEUE, [first, 9])
     for who, offset, begin, end, *outcome in steps:
         history.add("deliver", QUEUE, [offset, "v", offset], *outcome, process=who, begin=begin, end=end)
@@ -87,7 +87,7 @@ def test_ordered_consumers_handle_a_queue_in_turn(story):
     assert found.result == expected, found
 
 
-def test_a_handling_without_an_end_may_go_on():
+def test_a_handling_without_an_end_conflicts_with_later_handlings():
     history = handled(("a", 0, 1, 2, "info"), ("b", 0, 3, 4))
     history.operations[1] = msgspec.structs.replace(history.operations[1], complete_ns=None)
     assert verdict("in-turn", history.run()).result == "invalid"

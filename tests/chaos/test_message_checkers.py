@@ -1,17 +1,17 @@
-"""Each check convicts a history that breaks its promise, and lets one pass that keeps it."""
+"""Each check convicts a history that breaks its promise, and passes one that keeps it."""
 
 import pytest
 from histories import NODES, QUEUE, History, verdict
 
 from dledger_chaos.checkers.base import Check, Judgement, NodeFiles
-from dledger_chaos.checkers.judge import judge, overall
+from dledger_chaos.checkers.judge import headline, judge, overall, unjudged
 from dledger_chaos.checkers.messages import Messages
 
 OTHER = "T/broker-a/1"
 
 
 def clean():
-    """Three messages one after the other, the last of unknown outcome; a batch; all of it read at the end."""
+    """Return a history of three messages, the last of unknown outcome, and a batch. All are read at the end."""
     return History().send("a", 0).send("b", 1).batch(["c", "d"], 2).send("e").end(["a", "b", "c", "d", "e"])
 
 
@@ -21,10 +21,11 @@ MESSAGE_CHECKS = (
 
 
 @pytest.mark.parametrize("name", MESSAGE_CHECKS)
-def test_a_history_without_a_fault_is_valid(name):
+def test_a_history_without_a_fault_is_valid_and_an_empty_one_proves_nothing(name):
     found = verdict(name, clean().run())
     assert found.result == "valid", found
     assert found.figures["checked"] > 0
+    assert verdict(name, History().run()).result == "unknown"
 
 
 VIOLATIONS = {
@@ -94,7 +95,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("story", ALLOWED)
-def test_what_is_allowed_is_valid(story):
+def test_allowed_histories_are_valid(story):
     name, history = ALLOWED[story]
     found = verdict(name, history.run())
     assert found.result == "valid", found
@@ -102,15 +103,17 @@ def test_what_is_allowed_is_valid(story):
 
 @pytest.mark.parametrize(("workload", "expected"), [("retention", "valid"), ("append", "invalid")])
 @pytest.mark.parametrize("name", ["lost", "gaps"])
-def test_what_is_trimmed_while_a_queue_is_read_is_missing_only_if_the_log_is_trimmed(name, workload, expected):
+def test_a_gap_in_a_read_is_valid_only_if_the_workload_trims_the_log(name, workload, expected):
     history = History(workload).send("a", 0).send("b", 1).add("bounds", QUEUE, [0, 2])
     history.pull([], 0, f="scan", code=21, next_offset=1).pull(["b"], 1, f="scan")
     assert verdict(name, history.run()).result == expected
 
 
-def test_what_retention_took_is_counted():
+def test_messages_removed_by_retention_are_counted():
     found = verdict("lost", History("retention").send("a", 0).send("b", 1).end(["b"], first=1).run())
     assert found.figures["trimmed"] == 1
+    assert unjudged([found]) == 1
+    assert headline([found]) == "valid, but for 1 acknowledged messages that trims took before they were judged"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_what_retention_took_is_counted():
         (NODES[0], 5, "fsync-slow", "invalid"),
     ],
 )
-def test_damage_is_read_only_from_a_node_whose_bits_rot_at_the_time(node, begin, kind, expected):
+def test_damaged_reads_are_excused_only_on_a_node_with_bit_rot_at_that_time(node, begin, kind, expected):
     history = History("followers").send("a", 0).pull(["damaged:9:00"]).pull(["a"]).end(["a"])
     history.event("fault-begin", begin, kind, id=1, nodes=[node]).event("fault-end", begin + 60, kind, id=1)
     assert verdict("two-values", history.run()).result == expected
@@ -130,8 +133,8 @@ def test_damage_is_read_only_from_a_node_whose_bits_rot_at_the_time(node, begin,
 
 
 @pytest.mark.parametrize(("first_byte", "expected"), [(100, "valid"), (0, "invalid")])
-def test_where_nothing_trims_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected):
-    """A disk that fills up has the log trimmed in any run."""
+def test_without_trims_only_messages_before_the_start_of_the_log_may_be_missing(tmp_path, first_byte, expected):
+    """Without a trim, messages may be lost only if the log itself begins later."""
     (tmp_path / "n0" / "commitlog").mkdir(parents=True)
     (tmp_path / "n0" / "commitlog" / f"{first_byte:020}").touch()
     history = History().send("a", 0).send("b", 1).end(["b"], first=1)
@@ -150,31 +153,23 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("story", UNREAD)
-def test_what_was_not_read_is_unknown(story):
+def test_histories_without_a_final_read_are_unknown(story):
     assert verdict("lost", UNREAD[story].run()).result == "unknown"
 
 
-def test_a_node_that_was_not_read_makes_it_unknown():
+def test_a_node_without_a_final_read_makes_the_verdict_unknown():
     files = [NodeFiles(node, "broker-a", node, []) for node in NODES]
     for nodes, expected in ((NODES, "valid"), (NODES[:2], "unknown")):
         assert verdict("lost", History().send("a", 0).end(["a"], nodes=nodes).run(files=files)).result == expected
 
 
-def test_a_batch_in_a_queue_that_was_half_read_is_not_torn():
-    history = History().batch(["a", "b"]).end(["a"]).add("bounds", QUEUE, [0, 2])
-    assert verdict("torn-batch", history.run()).result == "unknown"
-
-
-def test_what_was_refused_or_sent_as_a_batch_to_a_topic_that_was_not_read_is_unknown():
+def test_refused_sends_and_batches_of_a_half_read_queue_or_an_unread_topic_are_unknown():
+    half_read = History().batch(["a", "b"]).end(["a"]).add("bounds", QUEUE, [0, 2])
+    assert verdict("torn-batch", half_read.run()).result == "unknown"
     read = History().send("a", 0, queue="U/broker-a/0", key="U").end(["a"], queue="U/broker-a/0")
     for history in (History(), read):
         assert verdict("refused", history.send("b", outcome="fail").run()).result == "unknown"
         assert verdict("torn-batch", history.batch(["c", "d"]).run()).result == "unknown"
-
-
-@pytest.mark.parametrize("name", MESSAGE_CHECKS)
-def test_an_empty_history_proves_nothing(name):
-    assert verdict(name, History().run()).result == "unknown"
 
 
 def test_ten_examples_are_shown_and_all_violations_counted():
@@ -185,9 +180,12 @@ def test_ten_examples_are_shown_and_all_violations_counted():
     assert (found.summary.split()[0], len(found.examples)) == ("12", 10)
 
 
-def test_the_run_is_as_bad_as_its_worst_verdict():
+def test_the_run_is_as_bad_as_its_worst_verdict_and_a_checker_that_fails_is_unknown():
     def says(name, result):
         return Check(name, "", lambda _: Judgement(result, ""))
+
+    def broken(_):
+        raise KeyError("offset")
 
     run = clean().run()
     good, bad, unsure = says("a", "valid"), says("b", "invalid"), says("c", "unknown")
@@ -195,29 +193,18 @@ def test_the_run_is_as_bad_as_its_worst_verdict():
     assert overall(judge(run, [good, unsure])) == "unknown"
     assert overall(judge(run, [unsure, bad])) == "invalid"
     assert overall(judge(run, [])) == "unknown"
-
-
-def test_a_checker_that_fails_is_unknown():
-    def broken(_):
-        raise KeyError("offset")
-
-    (found,) = judge(clean().run(), [Check("broken", "", broken)])
+    (found,) = judge(run, [Check("broken", "", broken)])
     assert (found.result, "KeyError" in found.summary) == ("unknown", True)
 
 
-def test_a_check_only_judges_what_it_is_about():
-    (check,) = [Check("only", "", lambda _: Judgement("valid", ""), frozenset({"offsets"}), frozenset({"local"}))]
+def test_a_check_applies_only_to_its_workloads_and_targets():
+    check = Check("only", "", lambda _: Judgement("valid", ""), frozenset({"offsets"}), frozenset({"local"}))
     assert not check.applies(clean().run())
     assert not check.applies(History("offsets").run(target="rocketmq"))
     assert check.applies(History("offsets").run())
 
 
-def test_batches_and_single_messages_are_found_where_they_were_acknowledged():
-    messages = Messages(clean().run().operations)
-    assert {value: sent.place for value, sent in messages.sent.items()} == {
-        "a": (QUEUE, 0),
-        "b": (QUEUE, 1),
-        "c": (QUEUE, 2),
-        "d": (QUEUE, 3),
-        "e": None,
-    }
+def test_sent_messages_and_batches_have_their_acknowledged_places():
+    sent = Messages(clean().run().operations).sent
+    places = {value: (QUEUE, offset) for offset, value in enumerate("abcd")}
+    assert {value: one.place for value, one in sent.items()} == places | {"e": None}

@@ -1,4 +1,4 @@
-"""Trials of known bugs: whatever is said to convict one in real processes can be run."""
+"""Trials of known bugs: every check that is said to convict one in real processes can be run."""
 
 from dledger_chaos.faults import kinds_named
 from dledger_chaos.mutants import registers
@@ -8,7 +8,7 @@ from dledger_chaos.targets import MUTABLE, TARGETS
 from dledger_sim.brokers.mutants import MUTANTS
 
 
-def test_every_trial_names_a_known_bug_and_what_there_is():
+def test_every_trial_names_a_known_mutant_and_existing_faults_and_workloads():
     assert TRIALS.keys() <= MUTANTS.keys()
     for trial in TRIALS.values():
         assert trial.target in MUTABLE
@@ -17,7 +17,7 @@ def test_every_trial_names_a_known_bug_and_what_there_is():
         assert workloads_named(trial.workloads, capabilities) == list(trial.workloads)
 
 
-def test_a_bug_that_nodes_of_registers_have_in_a_form_of_their_own_breaks_the_same_promise():
+def test_mutants_of_register_nodes_break_the_same_promise_as_those_of_brokers():
     assert {name: mutant.breaks for name, mutant in registers.CATALOGUE.items()} == {
         name: MUTANTS[name].breaks for name in registers.CATALOGUE
     }

@@ -1,4 +1,4 @@
-"""The nemesis writes down what it does, leaves damaging faults the cluster to themselves, and always heals."""
+"""The nemesis records its actions, runs damaging faults alone, and always heals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUND_S = 0.2
 
 @dataclass(frozen=True)
 class Stubborn:
-    """Cannot be injected, and not healed either."""
+    """Fault that can be neither injected nor healed."""
 
     nodes: tuple[str, ...]
 
@@ -50,7 +50,7 @@ async def rampage(tmp_path, kinds: list[FaultKind], hold_s: float = 0.01) -> tup
 
 
 def overlaps(events: list[Event]) -> list[set[str]]:
-    """The kinds in force after each beginning."""
+    """Return the kinds in force after each beginning."""
     active: dict[object, str] = {}
     found = []
     for event in events:
@@ -72,9 +72,7 @@ async def test_faults_overlap_up_to_a_bound_and_each_is_healed(tmp_path):
     assert not [event for event in events if event.kind == "note"]
 
 
-async def test_of_two_name_servers_one_lives_while_the_other_one_is_killed_and_both_do_in_the_end(
-    tmp_path, monkeypatch
-):
+async def test_the_nemesis_kills_one_name_server_at_a_time_and_restarts_both(tmp_path, monkeypatch):
     both = {NAMESRV, SECOND_NAMESRV}
     monkeypatch.setattr(FakeTarget, "others", tuple(sorted(both)))
     monkeypatch.setattr(FakeTarget, "capabilities", FakeTarget.capabilities | {"namesrv"})
@@ -92,15 +90,17 @@ async def test_of_two_name_servers_one_lives_while_the_other_one_is_killed_and_b
     assert both <= target.running
 
 
-async def test_a_damaging_fault_has_the_cluster_to_itself(tmp_path):
+async def test_a_damaging_fault_has_the_cluster_to_itself_and_without_faults_the_time_passes_in_peace(tmp_path):
     kinds = kinds_named(["pause-follower", "wipe", "clock-drift", "segment-deleted"], FakeTarget.capabilities)
     _, events = await rampage(tmp_path, kinds)
     seen = overlaps(events)
     assert {"wipe"} in seen or {"segment-deleted"} in seen
     assert all(len(active) == 1 for active in seen if active & {"wipe", "segment-deleted"})
+    target, events = await rampage(tmp_path / "peace", [])
+    assert (events, target.harm) == ([], [])
 
 
-async def test_what_can_neither_be_injected_nor_healed_is_noted_and_ends(tmp_path):
+async def test_a_fault_that_fails_to_inject_and_to_heal_is_noted_and_ends(tmp_path):
     kind = FaultKind("stubborn", "process", "", lambda _: Stubborn(MEMBERS[:1]))
     _, events = await rampage(tmp_path, [kind])
     overlaps(events)
@@ -109,18 +109,12 @@ async def test_what_can_neither_be_injected_nor_healed_is_noted_and_ends(tmp_pat
     assert {event.fields["injected"] for event in events if event.kind == "fault-end"} == {False}
 
 
-async def test_without_faults_the_time_passes_in_peace(tmp_path):
-    target, events = await rampage(tmp_path, [])
-    assert events == []
-    assert target.harm == []
-
-
 @pytest.mark.parametrize(
     ("name", "running", "starting"),
     [("fsync-fails", True, True), ("disk-full-one", False, True), ("fsync-slow", False, False)],
 )
 async def test_a_node_may_stop_by_itself_only_around_faults_of_its_disk(tmp_path, name, running, starting):
-    """One that meets a full disk when it starts may, one that runs must bear it; a slow one explains nothing."""
+    """A full disk excuses a stop at a node's start only, failed syncs at any time, and a slow disk never."""
     target = FakeTarget(tmp_path / "target")
     (kind,) = kinds_named([name], target.capabilities)
     seen = []

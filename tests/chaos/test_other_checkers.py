@@ -1,4 +1,4 @@
-"""Checks of reads, offsets, deliveries, topics and processes: each is shown a history that breaks its promise."""
+"""Checks of reads, offsets, deliveries, topics and processes convict a history that breaks their promise."""
 
 import asyncio
 from random import Random
@@ -37,7 +37,7 @@ def committed(history, offset):
 
 
 def killed_leader(*complete_seconds, fault="kill-leader", other=None):
-    """A client acknowledged at these times; a leader is killed at 10 s and back at 14 s."""
+    """Return a history with acknowledgements at these times, and a leader that is killed at 10 s and back at 14 s."""
     history = History("append")
     for at in complete_seconds:
         history.send(f"v{at}", 1, process="one-0", begin=int(at * SECOND) - 5, end=int(at * SECOND))
@@ -48,22 +48,26 @@ def killed_leader(*complete_seconds, fault="kill-leader", other=None):
     return history
 
 
+def process_that_ended(*, expected):
+    started = History().event("process", 1, "started", "n", pid=1)
+    return started.event("process", 2, "ended", "n", pid=1, expected=expected)
+
+
 def healed(history):
     return history.event("phase", SECOND, "heal").event("phase", 3 * SECOND, "converged")
 
 
 def two_commits(led_by, *, apart=False):
-    """A client commits 1 through one node and 5 through another; 1 is read afterwards."""
+    """Return a history with commits of 1 and 5 through two nodes. Afterwards 1 is read."""
     history = offsets().add("commit", KEY, 1, begin=10, end=11 if apart else 30, node="n1")
     history.add("commit", KEY, 5, begin=12, end=20, node="n2").add("committed", KEY, 1, begin=40, end=50)
     return history.event("status", 15, node=led_by, role="leader")
 
 
 def three_commits(led_by):
-    """1 is committed through the leader or not, while 3 and 5 are on their way through other nodes; 3 is read."""
-    history = (
-        offsets().add("commit", KEY, 1, begin=8, end=30, node="n1").add("commit", KEY, 3, begin=9, end=29, node="n3")
-    )
+    """Return a history with a commit of 1 during commits of 3 and 5 through other nodes. Afterwards 3 is read."""
+    history = offsets().add("commit", KEY, 1, begin=8, end=30, node="n1")
+    history.add("commit", KEY, 3, begin=9, end=29, node="n3")
     history.add("commit", KEY, 5, begin=12, end=20, node="n2").add("committed", KEY, 3, begin=40, end=50)
     return history.event("status", 15, node=led_by, role="leader")
 
@@ -89,18 +93,12 @@ VALID = {
         "offset-back", offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 1),
     ),
     "an offset read while a higher one was being committed": (
-        "offset-back",
-        offsets()
-        .add("commit", KEY, 1, begin=1, end=2)
-        .add("commit", KEY, 5, begin=3, end=9)
+        "offset-back", offsets().add("commit", KEY, 1, begin=1, end=2).add("commit", KEY, 5, begin=3, end=9)
         .add("committed", KEY, 1, process="reader", begin=8, end=20)
         .add("committed", KEY, 5, process="another", begin=10, end=12),
     ),
     "commits under way at the same time": (
-        "offset-back",
-        offsets()
-        .add("commit", KEY, 5, begin=2, end=3)
-        .add("commit", KEY, 1, begin=1, end=8)
+        "offset-back", offsets().add("commit", KEY, 5, begin=2, end=3).add("commit", KEY, 1, begin=1, end=8)
         .add("committed", KEY, 5, begin=9, end=10),
     ),
     "two commits at once, of which the leader got the lower one itself": ("offset-back", two_commits(led_by="n1")),
@@ -118,14 +116,9 @@ VALID = {
         .add("delete", "topic:T", False, "info").add("read", "topic:T", True).add("read", "topic:T", False),
     ),
     "a short wait": ("failover", killed_leader(9.9, 10.8, 11, 12, 13, 14.5)),
-    "whole again": (
-        "recovered",
-        healed(History().send("a", 0).event("note", SECOND, "x")),
-    ),
-    "killed": (
-        "ended",
-        History().event("process", 1, "started", "n", pid=1).event("process", 2, "ended", "n", pid=1, expected=True),
-    ),
+    "a grey node beside which sends go on": ("grey", killed_leader(9.9, 12, 13, 14.5, fault="grey-disk")),
+    "whole again": ("recovered", healed(History().send("a", 0).event("note", SECOND, "x"))),
+    "killed": ("ended", process_that_ended(expected=True)),
     "a repeated idempotent send lies once": (
         "idempotent", History().send("a", 0, f="send-idempotent").send("b", f="send-idempotent").end(["a", "b"]),
     ),
@@ -167,18 +160,11 @@ INVALID = {
         offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info").add("committed", KEY, 5).add("committed", KEY, 1),
     ),
     "an offset that another process has read and goes back": (
-        "offset-back",
-        offsets()
-        .add("commit", KEY, 1)
-        .add("commit", KEY, 5, "info")
-        .add("committed", KEY, 5, process="reader")
-        .add("committed", KEY, 1, process="another"),
+        "offset-back", offsets().add("commit", KEY, 1).add("commit", KEY, 5, "info")
+        .add("committed", KEY, 5, process="reader").add("committed", KEY, 1, process="another"),
     ),
     "an offset that an overtaken commit took back": (
-        "offset-back",
-        offsets()
-        .add("commit", KEY, 5, begin=2, end=3)
-        .add("commit", KEY, 1, begin=1, end=8)
+        "offset-back", offsets().add("commit", KEY, 5, begin=2, end=3).add("commit", KEY, 1, begin=1, end=8)
         .add("committed", KEY, 1, begin=4, end=10),
     ),
     "two commits at once, of which the lower one was passed on": ("offset-back", two_commits(led_by="n2")),
@@ -196,13 +182,11 @@ INVALID = {
         "catalogue", History("catalogue").add("create", "topic:T", True).add("read", "topic:T", False),
     ),
     "a deleted group is back": (
-        "catalogue",
-        History("catalogue")
-        .add("create", "group:G", True)
-        .add("delete", "group:G", False)
+        "catalogue", History("catalogue").add("create", "group:G", True).add("delete", "group:G", False)
         .add("read", "group:G", True),
     ),
     "a long wait": ("failover", killed_leader(9.9, 13.5, 14.5)),
+    "a client that a grey node holds up": ("grey", killed_leader(9.9, 15.5, 16, fault="grey-disk")),
     "a client that never comes back": (
         "failover", killed_leader(9.8, 9.9).event("phase", 15 * SECOND, "final-reads"),
     ),
@@ -210,10 +194,7 @@ INVALID = {
         "recovered", History().send("a", 0).event("phase", SECOND, "heal").event("phase", 92 * SECOND, "converged"),
     ),
     "never whole again": ("recovered", History().event("phase", SECOND, "heal")),
-    "ended by itself": (
-        "ended",
-        History().event("process", 1, "started", "n", pid=1).event("process", 2, "ended", "n", pid=1, expected=False),
-    ),
+    "ended by itself": ("ended", process_that_ended(expected=False)),
     "an idempotent send lies twice": ("idempotent", History().send("a", 0, f="send-idempotent").end(["a", "a"])),
     "too much memory": ("resources", History().event("usage", 1, node="n", resident_bytes=2 << 30, open_files=50)),
     "too many files": ("resources", History().event("usage", 1, node="n", resident_bytes=1, open_files=5000)),
@@ -221,10 +202,7 @@ INVALID = {
 
 UNKNOWN = {
     "never healed": ("recovered", History()),
-    "a workload failed": (
-        "recovered",
-        healed(History().send("a", 0).event("note", 3, "broken", trouble=True)),
-    ),
+    "a workload failed": ("recovered", healed(History().send("a", 0).event("note", 3, "broken", trouble=True))),
     "topics were made, and never looked up": (
         "catalogue", History("catalogue").add("create", "topic:T", True).add("read", "topic:T", None, "fail"),
     ),
@@ -248,22 +226,16 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("story", VALID)
-def test_what_keeps_the_promise_is_valid(story):
+def test_histories_that_keep_a_promise_are_valid(story):
     name, history = VALID[story]
     found = verdict(name, history.run())
     assert (found.result, found.examples) == ("valid", ())
 
 
-@pytest.mark.parametrize("story", INVALID)
-def test_what_breaks_the_promise_is_invalid(story):
-    name, history = INVALID[story]
-    assert verdict(name, history.run()).result == "invalid"
-
-
-@pytest.mark.parametrize("story", UNKNOWN)
-def test_what_was_not_seen_is_unknown(story):
-    name, history = UNKNOWN[story]
-    assert verdict(name, history.run()).result == "unknown"
+@pytest.mark.parametrize("story", [*INVALID, *UNKNOWN])
+def test_histories_that_break_a_promise_are_invalid_and_those_that_lack_observations_unknown(story):
+    name, history = (INVALID | UNKNOWN)[story]
+    assert verdict(name, history.run()).result == ("invalid" if story in INVALID else "unknown")
 
 
 @pytest.mark.parametrize(("injected", "expected"), [((), "unknown"), ((False,), "unknown"), ((False, True), "valid")])
@@ -275,7 +247,7 @@ def test_a_run_in_which_no_fault_struck_is_unknown(injected, expected):
     assert verdict("recovered", history.run(faults=["kill-all"])).result == expected
 
 
-async def test_a_committer_whose_offset_cannot_be_read_at_the_end_says_so(tmp_path, monkeypatch):
+async def test_an_offset_that_cannot_be_read_at_the_end_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(offsets_workload, "_FINAL_SECONDS", 0.05)
     with Recorder(tmp_path) as recorder:
         workload = offsets_workload.OffsetsWorkload()
@@ -287,19 +259,24 @@ async def test_a_committer_whose_offset_cannot_be_read_at_the_end_says_so(tmp_pa
     assert verdict("offset-back", history.run()).result == "unknown"
 
 
-def test_a_wait_is_measured_from_acknowledgement_to_acknowledgement():
-    (gap,) = client_gaps(killed_leader(9.9, 10.8, 11, 14.5).run())
+def test_a_wait_is_measured_from_acknowledgement_to_acknowledgement_if_a_kill_was_injected():
+    history = killed_leader(9.9, 10.8, 11, 14.5)
+    (gap,) = client_gaps(history.run())
     assert (gap.fault, gap.client, gap.alone, round(gap.seconds, 3)) == ("kill-leader", "one-0", True, 3.5)
-
-
-def test_a_kill_that_did_not_take_place_is_no_kill():
-    history = killed_leader(9.9, 10.8, 14.5)
     history.events[-1].fields["injected"] = False
     assert client_gaps(history.run()) == []
 
 
+def test_the_report_tells_how_long_sends_took_beside_a_grey_node():
+    history = killed_leader(9.9, 12, 14.5, fault="grey-network")
+    history.send("slow", 2, process="one-1", begin=11 * SECOND, end=11 * SECOND + 250_000_000)
+    figures = verdict("grey", history.run()).figures
+    assert (figures["bound_s"], figures["grey-network_p99_ms"]) == (5.0, 250.0)
+    assert not applies("grey", killed_leader(9.9, 12).run())
+
+
 @pytest.mark.parametrize("other", [8.9, 12])
-def test_a_wait_under_two_faults_says_nothing_about_one(other):
+def test_a_wait_under_two_faults_counts_for_neither_fault_alone(other):
     run = killed_leader(9.9, 13.8, 14.5, other=other).run()
     assert not any(gap.alone for gap in client_gaps(run) if gap.fault == "kill-leader")
     assert not applies("failover", run)
@@ -334,7 +311,7 @@ LOG = "2026-01-01T00:00:00.000Z level={} logger=dledger.node node=n0 {}\n"
         (None, "bit-rot", "unknown"),
     ],
 )
-def test_errors_need_a_fault_that_explains_them(tmp_path, text, kind, expected):
+def test_logged_errors_are_valid_only_with_a_fault_that_explains_them(tmp_path, text, kind, expected):
     if text is not None:
         (tmp_path / "broker.log").write_text(text)
     history = History().event("fault-begin", 1, kind, id=1, nodes=[NODES[0]])
@@ -352,18 +329,15 @@ def test_no_fault_explains_an_error_of_a_name_server(tmp_path, level, expected):
     assert verdict("errors", run).result == expected
 
 
-def test_what_hit_one_node_explains_no_error_of_another(tmp_path):
+def test_a_fault_of_one_node_excuses_no_error_of_another(tmp_path):
     (tmp_path / "broker.log").write_text(LOG.format("ERROR", "event=corruption start=1 end=2"))
     history = History().event("fault-begin", 1, "bit-rot", id=1, nodes=[NODES[0]])
     files = [NodeFiles(NODES[1], "broker-a", "n1", ["broker.log"])]
     assert verdict("errors", history.run(tmp_path, files=files)).result == "invalid"
 
 
-@pytest.mark.parametrize(
-    ("name", "event"),
-    [("ended", ("process", 1, "started")), ("resources", ("usage", 1, ""))],
-)
-def test_a_node_that_nobody_saw_makes_a_run_unknown(name, event):
+@pytest.mark.parametrize(("name", "event"), [("ended", ("process", 1, "started")), ("resources", ("usage", 1, ""))])
+def test_a_node_without_observations_makes_a_run_unknown(name, event):
     fields = {"pid": 1, "resident_bytes": 1, "open_files": 1}
     files = [NodeFiles(node, "broker-a", node, []) for node in NODES]
     history = History()
@@ -374,7 +348,7 @@ def test_a_node_that_nobody_saw_makes_a_run_unknown(name, event):
 
 
 @pytest.mark.parametrize(("first_byte", "expected"), [(200, "valid"), (100, "invalid")])
-def test_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected):
+def test_a_queue_may_lose_only_messages_that_the_log_has_lost(tmp_path, first_byte, expected):
     (tmp_path / "n0" / "commitlog").mkdir(parents=True)
     (tmp_path / "n0" / "commitlog" / f"{first_byte:020}").touch()
     history = History("retention").send("a", 0).send("b", 1).pull([], 0, code=21, next_offset=2).end(["c"], first=2)
@@ -383,9 +357,9 @@ def test_a_queue_loses_only_what_the_log_has_lost(tmp_path, first_byte, expected
 
 
 def came_too_late(*answers):
-    """Readers come too late once everything has healed; `answers` are code, next offset and outcome of each node's."""
+    """Return a history of readers with a trimmed offset. `answers` are code, next offset and outcome."""
     history = History("retention").send("a", 0).pull([], 0, code=21, next_offset=1).event("phase", 25, "final-reads")
-    history.pull(["a"], 0, NODES[2])  # that was before the trim
+    history.pull(["a"], 0, NODES[2])  # before the trim
     for node, (code, next_offset, outcome) in zip(NODES, answers, strict=False):
         history.pull([], 0, node, code=code, next_offset=next_offset, outcome=outcome)
     return history.end(["b"], first=1)
@@ -394,7 +368,7 @@ def came_too_late(*answers):
 TOLD = (21, 1, "ok")
 
 
-async def test_a_read_that_the_end_cut_off_tells_nobody_where_to_go_on(tmp_path, monkeypatch):
+async def test_a_read_cut_off_by_the_end_counts_as_unanswered(tmp_path, monkeypatch):
     monkeypatch.setattr("dledger_chaos.workloads.reading.pull", never_answered)
     topic, broker_group, queue_id = QUEUE.split("/")
     queue, node = MessageQueue(topic, broker_group, int(queue_id)), NodeAddresses(NODES[2], broker_group, "127.0.0.1:1")
@@ -425,6 +399,6 @@ async def never_answered(*_arguments, **_options):
         ((TOLD,), "unknown"),
     ],
 )
-def test_every_node_tells_readers_who_come_too_late_where_to_go_on(answers, expected):
+def test_every_node_must_redirect_a_read_below_the_first_kept_offset(answers, expected):
     files = [NodeFiles(node, "broker-a", node, []) for node in NODES]
     assert verdict("retention", came_too_late(*answers).run(files=files)).result == expected

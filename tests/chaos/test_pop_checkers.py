@@ -1,10 +1,12 @@
-"""Checks of popped messages convict what is shown too early, too often, after its acknowledgement, or out of turn, and
-what is never acknowledged."""
+"""Checks of popped messages convict messages that come too early, too often, after an acknowledgement, or out of turn.
+
+They also convict messages that are never acknowledged.
+"""
 
 from __future__ import annotations
 
 import pytest
-from histories import History, verdict
+from histories import History, stories, verdict
 
 from dledger_chaos.workloads.pops import ORDERED, SHARED
 
@@ -16,7 +18,7 @@ HIDDEN_MS = 3_000
 
 
 class Pops:
-    """Steps of members of a group, whose messages have the values `v0`, `v1`, ... by their offsets; in seconds."""
+    """Steps of group members, in seconds. Messages have the values `v0`, `v1`, ... by their offsets."""
 
     def __init__(self, topic=SHARED.topic, queue=QUEUE):
         self.history = History("pops")
@@ -67,65 +69,51 @@ ONE = shared().message
 FIRST, SECOND_TIME, THIRD_TIME = ONE(0, popped=1), ONE(0, 1, 7, 2), ONE(0, 2, 9, 3)
 COPY = ONE(0, 1, 8, 3)
 
-STORIES = {
-    "shown and acknowledged": (shared().pop(0, 1, FIRST).ack(1, 2, FIRST), "valid"),
-    "shown again when its time was over": (
-        shared().pop(0, 1, FIRST).pop(3.5, 4, SECOND_TIME).ack(5, 6, SECOND_TIME), "valid",
-    ),
-    "a little before, by a clock that is behind": (
-        shared().pop(0, 1, FIRST).pop(1, 2.6, SECOND_TIME).ack(5, 6, SECOND_TIME), "valid",
-    ),
-    "hidden anew for a shorter time": (
-        shared().pop(0, 1, FIRST).hide(1, 1.1, ONE(0, popped=2), 1000).pop(1.5, 2, SECOND_TIME).ack(5, 6, SECOND_TIME),
-        "valid",
-    ),
-    "perhaps hidden anew for a shorter time": (
-        shared().pop(0, 1, FIRST).hide(1, 1.1, FIRST, 500, "info").pop(1, 2, SECOND_TIME).ack(5, 6, SECOND_TIME),
-        "valid",
-    ),
-    "again after a pop without an answer": (
-        shared().pop(0, 9, outcome="info").pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME), "valid",
-    ),
-    "again by an answer that came late": (
-        shared().pop(0, 9, FIRST).pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME), "valid",
-    ),
-    "perhaps acknowledged": (shared().pop(0, 1, FIRST).ack(1, 2, FIRST, outcome="info"), "valid"),
-    "never acknowledged, and trimmed": (shared().pop(0, 1, FIRST).kept(1), "valid"),
-    "never acknowledged, and its copy trimmed": (
-        shared().pop(0, 1, FIRST).pop(4, 5, SECOND_TIME).kept(0).kept(8, AGAIN), "valid",
-    ),
-    "shown early": (shared().pop(0, 1, FIRST).pop(1, 2, SECOND_TIME).ack(5, 6, SECOND_TIME), "invalid"),
-    "shown early, for it was hidden anew": (
-        shared().pop(0, 1, FIRST).hide(2, 2.1, ONE(0, popped=2), 9000).pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME),
-        "invalid",
-    ),
-    "shown early, for it was not hidden for a shorter time": (
-        shared().pop(0, 1, FIRST).hide(1, 1.1, FIRST, 500, "fail").pop(1, 2, SECOND_TIME).ack(5, 6, SECOND_TIME),
-        "invalid",
-    ),
-    "shown after its acknowledgement": (
-        shared().pop(0, 1, FIRST).ack(1, 2, FIRST).pop(4, 5, SECOND_TIME), "invalid",
-    ),
-    "shown twice by one delivery": (shared().pop(0, 1, FIRST).pop(6, 7, FIRST).ack(8, 9, FIRST), "invalid"),
-    "popped twice where it lies": (
-        shared().pop(0, 1, FIRST).pop(6, 7, ONE(0, popped=2)).ack(8, 9, FIRST), "invalid",
-    ),
-    "come again twice": (
-        shared().pop(0, 1, FIRST).pop(6, 7, SECOND_TIME).pop(11, 12, COPY).ack(13, 14, COPY), "invalid",
-    ),
-    "come again though nobody had been shown it": (shared().pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME), "invalid"),
-    "come twice for one pop without an answer": (
-        shared().pop(0, 9, outcome="info").pop(9, 10, THIRD_TIME).ack(11, 12, THIRD_TIME), "invalid",
-    ),
-    "refused every acknowledgement": (shared().pop(0, 1, FIRST).ack(1, 2, FIRST, outcome="fail"), "invalid"),
-    "never shown": (shared().sent(1).pop(0, 1, ONE(1, popped=1)).ack(1, 2, ONE(1, popped=1)), "invalid"),
-    "never acknowledged": (shared().pop(0, 1, FIRST).kept(0).kept(0, AGAIN), "invalid"),
-    "nothing is popped": (Pops().pop(0, 1), "unknown"),
-}  # fmt: skip
+STORIES = stories(
+    valid={
+        "shown and acknowledged": shared().pop(0, 1, FIRST).ack(1, 2, FIRST),
+        "shown again when its time was over": shared().pop(0, 1, FIRST).pop(3.5, 4, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "a little before, by a clock that is behind":
+            shared().pop(0, 1, FIRST).pop(1, 2.6, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "hidden anew for a shorter time":
+            shared().pop(0, 1, FIRST).hide(1, 1.1, ONE(0, popped=2), 1000).pop(1.5, 2, SECOND_TIME)
+            .ack(5, 6, SECOND_TIME),
+        "perhaps hidden anew for a shorter time":
+            shared().pop(0, 1, FIRST).hide(1, 1.1, FIRST, 500, "info").pop(1, 2, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "again after a pop without an answer":
+            shared().pop(0, 9, outcome="info").pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "again by an answer that came late": shared().pop(0, 9, FIRST).pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "perhaps acknowledged": shared().pop(0, 1, FIRST).ack(1, 2, FIRST, outcome="info"),
+        "never acknowledged, and trimmed": shared().pop(0, 1, FIRST).kept(1),
+        "never acknowledged, and its copy trimmed":
+            shared().pop(0, 1, FIRST).pop(4, 5, SECOND_TIME).kept(0).kept(8, AGAIN),
+    },
+    invalid={
+        "shown early": shared().pop(0, 1, FIRST).pop(1, 2, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "shown early, for it was hidden anew":
+            shared().pop(0, 1, FIRST).hide(2, 2.1, ONE(0, popped=2), 9000).pop(4, 5, SECOND_TIME)
+            .ack(5, 6, SECOND_TIME),
+        "shown early, for it was not hidden for a shorter time":
+            shared().pop(0, 1, FIRST).hide(1, 1.1, FIRST, 500, "fail").pop(1, 2, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "shown after its acknowledgement": shared().pop(0, 1, FIRST).ack(1, 2, FIRST).pop(4, 5, SECOND_TIME),
+        "shown twice by one delivery": shared().pop(0, 1, FIRST).pop(6, 7, FIRST).ack(8, 9, FIRST),
+        "popped twice where it lies": shared().pop(0, 1, FIRST).pop(6, 7, ONE(0, popped=2)).ack(8, 9, FIRST),
+        "come again twice": shared().pop(0, 1, FIRST).pop(6, 7, SECOND_TIME).pop(11, 12, COPY).ack(13, 14, COPY),
+        "come again though nobody had been shown it": shared().pop(4, 5, SECOND_TIME).ack(5, 6, SECOND_TIME),
+        "come twice for one pop without an answer":
+            shared().pop(0, 9, outcome="info").pop(9, 10, THIRD_TIME).ack(11, 12, THIRD_TIME),
+        "refused every acknowledgement": shared().pop(0, 1, FIRST).ack(1, 2, FIRST, outcome="fail"),
+        "never shown": shared().sent(1).pop(0, 1, ONE(1, popped=1)).ack(1, 2, ONE(1, popped=1)),
+        "never acknowledged": shared().pop(0, 1, FIRST).kept(0).kept(0, AGAIN),
+    },
+    unknown={
+        "nothing is popped": Pops().pop(0, 1),
+    },
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_popped_messages_are_judged_by_what_members_were_shown_and_told(story):
+def test_the_pop_checker_judges_deliveries_and_acknowledgements(story):
     pops, expected = STORIES[story]
     found = verdict("popped", pops.history.run())
     assert found.result == expected, found
@@ -171,7 +159,29 @@ def test_a_queue_that_is_popped_in_order_shows_nothing_before_its_turn(story):
     assert found.result == expected, found
 
 
-def test_what_is_popped_in_order_comes_again_in_its_place_once_its_time_is_over():
+def test_ordered_pops_are_redelivered_in_place_after_their_invisible_time():
     late, early = (turns().sent(0).pop(0, 1, at(0)).pop(3.5, when, at(0, 2)).ack(8, 9, at(0, 2)) for when in (4, 2))
     assert verdict("popped", late.history.run()).result == "valid"
     assert verdict("popped", early.history.run()).result == "invalid"
+
+
+def again_in_order(*showings):
+    """Return a history of two messages, the second of which is acknowledged, followed by these deliveries."""
+    pops = turns().sent(0, 1).pop(0, 1, at(0), at(1)).ack(1, 2, at(1))
+    for number, (begin, offsets) in enumerate(showings, 2):
+        pops.pop(begin, begin + 0.5, *(turns().message(offset, popped=number) for offset in offsets))
+    last = len(showings) + 1
+    return pops.ack(8, 9, turns().message(0, popped=last), turns().message(1, popped=last))
+
+
+@pytest.mark.parametrize(
+    ("showings", "expected"),
+    [
+        ([(4, [0, 1])], "valid"),  # behind the open one
+        ([(4, [0]), (7.5, [1])], "valid"),  # the first pop asked for one message
+        ([(4, [1])], "invalid"),  # although the queue was not read from its open message on
+    ],
+)
+def test_in_ordered_pops_an_acknowledged_message_returns_only_behind_an_open_one(showings, expected):
+    found = verdict("popped", again_in_order(*showings).history.run())
+    assert found.result == expected, found

@@ -1,4 +1,4 @@
-"""The page of promises and the checks say the same, one to one."""
+"""The page of promises lists exactly the checks, and the README exactly the workloads."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,8 @@ from dledger_chaos.checkers.registry import CHECKS
 from dledger_chaos.faults import KINDS
 from dledger_chaos.workloads.registry import WORKLOADS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "promises.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "promises.md").read_text()
 CHECKED, FAULTS = PAGE.split("### The faults")[0], PAGE.split("### The faults")[1].split("\n## ")[0]
 ROW = re.compile(r"^\| `([\w-]+)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 MESSAGES = re.search(r"\*messages\* are the workloads (.+?)\.", CHECKED, re.DOTALL)
@@ -20,20 +21,20 @@ def workloads_in(text: str) -> set[str]:
     return set(re.findall(r"`([\w-]+)`", MESSAGES[1] if text == "messages" else text))
 
 
-def test_every_check_stands_on_the_page_with_its_promise_and_nothing_else_does():
-    promised = [(name, promise) for name, promise, _, _ in ROW.findall(CHECKED)]
-    assert promised == [(check.name, check.promise) for check in CHECKS]
-
-
-def test_the_page_names_the_workloads_that_each_check_judges():
-    assert {name: workloads_in(text) for name, _, _, text in ROW.findall(CHECKED)} == {
-        check.name: set(check.workloads) for check in CHECKS
-    }
+def test_the_page_names_the_workloads_and_the_promise_of_each_check_and_no_other():
+    rows = ROW.findall(CHECKED)
+    assert [(name, promise) for name, promise, _, _ in rows] == [(check.name, check.promise) for check in CHECKS]
+    assert [workloads_in(text) for _, _, _, text in rows] == [set(check.workloads) for check in CHECKS]
 
 
 def test_every_workload_that_a_check_names_exists_and_every_workload_is_judged():
     named = {name for check in CHECKS for name in check.workloads}
     assert named == set(WORKLOADS)
+
+
+def test_the_readme_lists_every_workload_with_its_summary():
+    table = (ROOT / "chaos" / "README.md").read_text().split("| workload | clients |\n|---|---|\n")[1].split("\n\n")[0]
+    assert table.splitlines() == [f"| `{entry.name}` | {entry.summary} |" for entry in WORKLOADS.values()]
 
 
 def test_every_class_of_faults_that_can_be_injected_stands_on_the_page():

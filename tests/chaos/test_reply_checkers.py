@@ -1,10 +1,10 @@
-"""The check of replies convicts those that go astray, that nobody sent, and that are said to have come and did not."""
+"""The check of replies convicts replies that go astray, that nobody sent, or that are reported and never came."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from histories import History, verdict
+from histories import History, stories, verdict
 
 from dledger_chaos.workloads.replies import FINAL, TOPIC
 
@@ -25,36 +25,34 @@ class Talk:
         return self
 
 
-STORIES = {
-    "a reply of its own": (Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 3, 10), "valid"),
-    "the first of two": (
-        Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 3, 5).replies("a", "a>1", 6, 10), "valid",
-    ),
-    "a reply whose replier never heard of it": (
-        Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 3, 10, "info"), "valid",
-    ),
-    "no reply, for nobody replied": (Talk().asks("a", 1, 9, waited=True), "valid"),
-    "no reply, for it was refused": (Talk().asks("a", 1, 9, waited=True).replies("a", "a>0", 3, 5, "fail"), "valid"),
-    "a reply that came late": (Talk().asks("a", 1, 9, waited=True).replies("a", "a>0", 8, 12), "valid"),
-    "a reply that overtook the answer to the send": (Talk().asks("a", 1, 9).replies("a", "a>0", 3, 5), "valid"),
-    "refused": (Talk().asks("a", 1, 9, outcome="fail"), "valid"),
-    "the reply of another one": (Talk().asks("a", 1, 9, "b>0").replies("b", "b>0", 3, 5), "invalid"),
-    "one reply for two": (
-        Talk().asks("a", 1, 9, "a>0").asks("b", 1, 9, "a>0").replies("a", "a>0", 3, 5).replies("b", "a>0", 3, 5),
-        "invalid",
-    ),
-    "a reply that nobody sent": (Talk().asks("a", 1, 9, "a>0"), "invalid"),
-    "a reply before it was sent": (Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 11, 12), "invalid"),
-    "in vain, though its replier was heard": (
-        Talk().asks("a", 1, 9, waited=True).replies("a", "a>0", 3, 5), "invalid",
-    ),
-    "in vain, when all was healed": (Talk().asks("a", 1, 9, process=FINAL, waited=True), "invalid"),
-    "nobody asks": (Talk().replies("a", "a>0", 3, 5), "unknown"),
-}  # fmt: skip
+STORIES = stories(
+    valid={
+        "a reply of its own": Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 3, 10),
+        "the first of two": Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 3, 5).replies("a", "a>1", 6, 10),
+        "a reply whose replier never heard of it": Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 3, 10, "info"),
+        "no reply, for nobody replied": Talk().asks("a", 1, 9, waited=True),
+        "no reply, for it was refused": Talk().asks("a", 1, 9, waited=True).replies("a", "a>0", 3, 5, "fail"),
+        "a reply that came late": Talk().asks("a", 1, 9, waited=True).replies("a", "a>0", 8, 12),
+        "a reply that overtook the answer to the send": Talk().asks("a", 1, 9).replies("a", "a>0", 3, 5),
+        "refused": Talk().asks("a", 1, 9, outcome="fail"),
+    },
+    invalid={
+        "the reply of another one": Talk().asks("a", 1, 9, "b>0").replies("b", "b>0", 3, 5),
+        "one reply for two":
+            Talk().asks("a", 1, 9, "a>0").asks("b", 1, 9, "a>0").replies("a", "a>0", 3, 5).replies("b", "a>0", 3, 5),
+        "a reply that nobody sent": Talk().asks("a", 1, 9, "a>0"),
+        "a reply before it was sent": Talk().asks("a", 1, 9, "a>0").replies("a", "a>0", 11, 12),
+        "in vain, though its replier was heard": Talk().asks("a", 1, 9, waited=True).replies("a", "a>0", 3, 5),
+        "in vain, when all was healed": Talk().asks("a", 1, 9, process=FINAL, waited=True),
+    },
+    unknown={
+        "nobody asks": Talk().replies("a", "a>0", 3, 5),
+    },
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_requests_are_judged_by_what_was_replied_to_them(story):
+def test_the_reply_checker_compares_requests_with_their_replies(story):
     talk, expected = STORIES[story]
     found = verdict("replied", talk.history.run())
     assert found.result == expected, found

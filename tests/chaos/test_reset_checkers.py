@@ -1,9 +1,9 @@
-"""The check of resets convicts those that are forgotten, disobeyed, or undone by what was read before."""
+"""The check of resets convicts resets that are forgotten, disobeyed, or undone by earlier reads."""
 
 from __future__ import annotations
 
 import pytest
-from histories import QUEUE, RECORD_BYTES, History, verdict
+from histories import QUEUE, RECORD_BYTES, History, stories, verdict
 
 from dledger_chaos.checkers.resets import LATE_NS
 from dledger_chaos.workloads.resets import FINAL, GROUP, TOPIC
@@ -11,11 +11,11 @@ from dledger_chaos.workloads.resets import FINAL, GROUP, TOPIC
 KEY = f"{GROUP}@{QUEUE}"
 OTHER = "T/broker-a/1"
 END = 10**9 - 1
-"""When a run by hand is over."""
+"""End of a run by hand, in ns."""
 
 
 class Story:
-    """What a group was given and told; each line has its begin and end, or one moment."""
+    """Deliveries and resets of a group. Each line has its begin and end, or one moment."""
 
     def __init__(self, messages=6):
         self.history = History("resets")
@@ -44,80 +44,62 @@ class Story:
         return verdict("reset", self.history.run())
 
 
-STORIES = {
-    "no reset at first": (Story().given(0, 1, 2, at=5).told(3, 10, 11).finally_reset(), "valid"),
-    "nothing is committed at first": (Story().told(None, 10, 11).finally_reset(), "valid"),
-    "a reset back": (Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).told(1, 30, 31).finally_reset(), "valid"),
-    "and on from there": (
-        Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).given(1, 2, at=25).told(3, 30, 31).finally_reset(), "valid",
-    ),
-    "a reset ahead": (Story().reset(4, 10, 20).told(4, 30, 31).finally_reset(), "valid"),
-    "asked while it is reset": (
-        Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).told(4, 8, 15).told(1, 12, 15).finally_reset(), "valid",
-    ),
-    "one of unknown outcome, done": (
-        Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20, "info").told(1, 30, 31).finally_reset(), "valid",
-    ),
-    "one of unknown outcome, not done": (
-        Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20, "info").told(4, 30, 31).finally_reset(), "valid",
-    ),
-    "one of unknown outcome, done late": (
-        Story().reset(1, 10, 20, "info").reset(3, 21, 25).told(1, 30, 31).finally_reset(), "valid",
-    ),
-    "one to where nobody knows": (
-        Story().reset(None, 10, 20, "info").told(5, 30, 31).finally_reset(), "valid",
-    ),
-    "one that was refused": (
-        Story().given(0, 1, 2, at=5).reset(1, 10, 20, "fail").told(3, 30, 31).finally_reset(), "valid",
-    ),
-    "of another queue": (
-        Story().given(0, 1, 2, at=5).reset(1, 10, 20, queue=OTHER).told(3, 30, 31).finally_reset(), "valid",
-    ),
-    "undone by a commit of what was read before": (
-        Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).told(4, 30, 31).finally_reset(), "invalid",
-    ),
-    "undone, though somebody read on": (
-        Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).given(1, 3, at=25).told(4, 30, 31).finally_reset(), "invalid",
-    ),
-    "a reset ahead, undone": (Story().given(0, at=5).reset(4, 10, 20).told(1, 30, 31).finally_reset(), "invalid"),
-    "told of before it was delivered": (
-        Story().reset(1, 10, 20).told(3, 25, 26).given(1, 2, at=30).finally_reset(), "invalid",
-    ),
-    "forgotten": (Story().reset(1, 10, 20).told(None, 30, 31).finally_reset(), "invalid"),
-    "of two the earlier": (
-        Story().reset(1, 10, 20).reset(3, 21, 25).told(1, 30, 31).finally_reset(), "invalid",
-    ),
-    "one that was refused, done": (
-        Story().given(0, 1, 2, at=5).reset(1, 10, 20, "fail").told(1, 30, 31).given(1, at=40)
-        .reset(0, 50, 51).reset(2, 55, 60, "fail").told(2, 70, 71).finally_reset(), "invalid",
-    ),
-    "one of unknown outcome, done after ages": (
-        Story().reset(1, 10 - LATE_NS, 20 - LATE_NS, "info").reset(3, 15, 16).told(1, 30, 31).finally_reset(),
-        "invalid",
-    ),
-    "not delivered at the end": (Story().told(0, 2, 3).finally_reset(given=(5,)), "invalid"),
-    "delivered before the last reset only": (
-        Story().told(0, 2, 3).given(4, 5, at=END - 60).finally_reset(given=()), "invalid",
-    ),
-    "delivered after another reset only": (
-        Story().told(0, 2, 3).finally_reset(given=()).reset(4, END - 30, END - 25, process=FINAL)
-        .given(4, 5, at=END - 20),
-        "invalid",
-    ),
-    "not to be reset at the end": (Story().told(0, 2, 3).reset(1, 5, 6).finally_reset(outcome="info"), "invalid"),
-    "nobody asks": (Story().finally_reset(), "unknown"),
-    "nobody resets": (Story().told(0, 2, 3), "unknown"),
-}  # fmt: skip
+STORIES = stories(
+    valid={
+        "no reset at first": Story().given(0, 1, 2, at=5).told(3, 10, 11).finally_reset(),
+        "nothing is committed at first": Story().told(None, 10, 11).finally_reset(),
+        "a reset back": Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).told(1, 30, 31).finally_reset(),
+        "and on from there":
+            Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).given(1, 2, at=25).told(3, 30, 31).finally_reset(),
+        "a reset ahead": Story().reset(4, 10, 20).told(4, 30, 31).finally_reset(),
+        "asked while it is reset":
+            Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).told(4, 8, 15).told(1, 12, 15).finally_reset(),
+        "one of unknown outcome, done":
+            Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20, "info").told(1, 30, 31).finally_reset(),
+        "one of unknown outcome, not done":
+            Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20, "info").told(4, 30, 31).finally_reset(),
+        "one of unknown outcome, done late":
+            Story().reset(1, 10, 20, "info").reset(3, 21, 25).told(1, 30, 31).finally_reset(),
+        "one to where nobody knows": Story().reset(None, 10, 20, "info").told(5, 30, 31).finally_reset(),
+        "one that was refused": Story().given(0, 1, 2, at=5).reset(1, 10, 20, "fail").told(3, 30, 31).finally_reset(),
+        "of another queue": Story().given(0, 1, 2, at=5).reset(1, 10, 20, queue=OTHER).told(3, 30, 31).finally_reset(),
+    },
+    invalid={
+        "undone by a commit of what was read before":
+            Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).told(4, 30, 31).finally_reset(),
+        "undone, though somebody read on":
+            Story().given(0, 1, 2, 3, at=5).reset(1, 10, 20).given(1, 3, at=25).told(4, 30, 31).finally_reset(),
+        "a reset ahead, undone": Story().given(0, at=5).reset(4, 10, 20).told(1, 30, 31).finally_reset(),
+        "told of before it was delivered": Story().reset(1, 10, 20).told(3, 25, 26).given(1, 2, at=30).finally_reset(),
+        "forgotten": Story().reset(1, 10, 20).told(None, 30, 31).finally_reset(),
+        "of two the earlier": Story().reset(1, 10, 20).reset(3, 21, 25).told(1, 30, 31).finally_reset(),
+        "one that was refused, done":
+            Story().given(0, 1, 2, at=5).reset(1, 10, 20, "fail").told(1, 30, 31).given(1, at=40).reset(0, 50, 51)
+            .reset(2, 55, 60, "fail").told(2, 70, 71).finally_reset(),
+        "one of unknown outcome, done after ages":
+            Story().reset(1, 10 - LATE_NS, 20 - LATE_NS, "info").reset(3, 15, 16).told(1, 30, 31).finally_reset(),
+        "not delivered at the end": Story().told(0, 2, 3).finally_reset(given=(5,)),
+        "delivered before the last reset only": Story().told(0, 2, 3).given(4, 5, at=END - 60).finally_reset(given=()),
+        "delivered after another reset only":
+            Story().told(0, 2, 3).finally_reset(given=()).reset(4, END - 30, END - 25, process=FINAL)
+            .given(4, 5, at=END - 20),
+        "not to be reset at the end": Story().told(0, 2, 3).reset(1, 5, 6).finally_reset(outcome="info"),
+    },
+    unknown={
+        "nobody asks": Story().finally_reset(),
+        "nobody resets": Story().told(0, 2, 3),
+    },
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_group_goes_on_where_it_was_reset_to(story):
+def test_the_reset_checker_expects_delivery_from_the_reset_offset(story):
     told, expected = STORIES[story]
     found = told.verdict()
     assert found.result == expected, found
 
 
-def test_what_a_trim_took_does_not_have_to_be_delivered():
+def test_trimmed_messages_need_no_delivery_after_a_reset():
     story = Story().reset(0, 10, 20).given(2, at=25).told(3, 30, 31).finally_reset()
     assert story.verdict().result == "invalid"
     story.history.add("bounds", QUEUE, [2, 6])

@@ -1,4 +1,4 @@
-"""The resets that end a run, of queues whose beginning a trim has taken: each is answered and obeyed."""
+"""The resets at the end of a run are answered and obeyed for queues whose beginning was trimmed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from dledger_chaos.workloads.base import FOLLOWER_READS, NodeAddresses, Workload
 from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 
+pytestmark = pytest.mark.long
+
 NAMES = (retention.NAME, resets.NAME)
 CAPABILITIES = frozenset({FOLLOWER_READS})
 WORK_SECONDS = 3.0
 SMALL_LOG = "retention_bytes = 16777216\nsegment_bytes = 4194304\n"
 
 
-@pytest.mark.slow
-async def test_a_group_is_reset_to_what_is_left_of_its_queues(tmp_path):
+async def test_a_group_is_reset_to_the_first_kept_offset_of_trimmed_queues(tmp_path):
     begin_ns = time.monotonic_ns()
     with LocalCluster(nodes=1, data_dir=tmp_path / "cluster", config=SMALL_LOG) as cluster:
         nodes = [NodeAddresses(node, "broker-a", cluster.client_address(node)) for node in cluster.node_ids]
@@ -43,7 +44,7 @@ async def test_a_group_is_reset_to_what_is_left_of_its_queues(tmp_path):
 
 
 async def work(cluster, nodes, recorder, directory):
-    """Let both workloads run for a while, then trim the log until nothing is left of its beginning."""
+    """Let both workloads run for a while, then trim the log until its beginning is gone."""
     pairs = []
     for name in NAMES:
         ctx = WorkloadContext(

@@ -1,4 +1,4 @@
-"""A run on real processes is valid; and it is invalid as soon as the nodes have a bug."""
+"""A run on real processes is valid. It is invalid if the nodes have a bug."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dledger_chaos.cli import EXIT_CODES
 from dledger_chaos.cli import chaos as command_line
 from dledger_chaos.run import RunOptions, _Trial
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RUN_S = 200.0
 
 
 def chaos(out: Path, *arguments: str) -> tuple[int, str, Path]:
-    """Run once; exit code, what was printed, and the run's directory."""
+    """Run once, and return the exit code, the output, and the run's directory."""
     command = [sys.executable, "-m", "dledger_admin", "chaos", "run", "--out", str(out), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             said, _ = process.communicate(timeout=RUN_S)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # it stops its cluster
+            process.send_signal(signal.SIGINT)  # the run then stops its cluster
             said, _ = process.communicate(timeout=RUN_S)
             pytest.fail(f"the run took longer than {RUN_S:g} s: {said}")
     (directory,) = out.iterdir()
@@ -58,7 +58,7 @@ def test_a_run_of_every_family_is_valid_and_leaves_no_process(tmp_path):
             assert has_ended(event["fields"]["pid"])
 
 
-def test_who_trims_the_log_ends_last(tmp_path):
+def test_the_workload_that_trims_the_log_ends_last(tmp_path):
     names = ("retention", "delays", "append")
     trial = _Trial(RunOptions(tmp_path, "", "local", 1, 1.0, (), names), print)
     assert [workload.name for workload in trial._workloads] == ["delays", "append", "retention"]
@@ -88,7 +88,7 @@ def test_registers_on_the_bare_log_stay_linearizable_over_power_losses(tmp_path)
         (("--mutant", "nothing"), "there is no mutant 'nothing'"),
     ],
 )
-def test_what_cannot_be_run_is_said_and_is_not_green(tmp_path, arguments, words):
+def test_a_run_that_cannot_start_is_unknown_and_tells_why(tmp_path, arguments, words):
     result = CliRunner().invoke(command_line, ["run", "--out", str(tmp_path), "--minutes", "0.1", *arguments])
     assert result.exit_code == EXIT_CODES["unknown"]
     assert f"not run: {words}" in result.output

@@ -1,4 +1,4 @@
-"""Nothing that needs a dead process happens while one is being started, and nobody starts one meanwhile."""
+"""No action that needs a dead process happens during its start, and nobody starts one meanwhile."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 
 
 def python(code: str) -> subprocess.Popen[bytes]:
-    """A process that runs `code`, once it has printed its first line."""
+    """Start a process that runs `code`, and wait for its first line."""
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
@@ -27,7 +27,7 @@ def python(code: str) -> subprocess.Popen[bytes]:
 
 
 class Sleepers(SignalledNodes):
-    """Nodes whose pids are found only once they are up, as those of pid files; `may_come_up` lets them."""
+    """Nodes whose pids are found only once they are up, as with pid files. `may_come_up` lets them."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Sleepers(SignalledNodes):
         await self.may_come_up.wait()
         self.processes[node_id] = python(SLEEPER)
 
-    def _disk_places(self, node_id):
+    def _find_disk_directories(self, node_id):
         if node_id == "c":
             raise TargetError("c has no shim")
         return self.directory / f"{node_id}.state", self.directory / node_id
@@ -84,7 +84,7 @@ async def test_a_node_that_is_being_started_is_killed_once_its_pid_is_known(node
     assert nodes.was_stopped(nodes.processes["a"].pid)
 
 
-async def test_nobody_starts_a_node_whose_files_are_rolled_back(nodes: Sleepers, monkeypatch: pytest.MonkeyPatch):
+async def test_a_node_is_not_started_while_its_files_are_rolled_back(nodes: Sleepers, monkeypatch: pytest.MonkeyPatch):
     rolling_back = asyncio.Event()
     done = threading.Event()
     loop = asyncio.get_running_loop()
@@ -114,14 +114,14 @@ async def test_a_node_without_a_shim_loses_no_power_and_is_not_killed_for_it(nod
     assert nodes.pid("c") is not None
 
 
-async def test_a_process_whose_main_thread_has_ended_is_not_gone_while_another_one_lives():
+async def test_a_process_with_a_living_thread_has_not_ended():
     code = "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
     code += "print('up', flush=True)\nctypes.CDLL(None).pthread_exit(None)"
     process = python(code)
     try:
         stat = Path(f"/proc/{process.pid}/stat")
         async with asyncio.timeout(20):
-            while stat.read_text().rpartition(")")[2].split()[0] != "Z":  # noqa: ASYNC110 - another process ends
+            while stat.read_text().rpartition(")")[2].split()[0] != "Z":  # noqa: ASYNC110 - no event reports on another process
                 await asyncio.sleep(0.01)
         assert not has_ended(process.pid)
         with pytest.raises(TargetError, match="have not ended"):

@@ -1,4 +1,4 @@
-"""Both subjects keep one map on three processes, and answer as their protocol says."""
+"""Both subjects keep one map on three processes, and answer as their protocol demands."""
 
 import asyncio
 import json
@@ -12,6 +12,8 @@ from dledger_chaos.subjects.client import SubjectClient
 from dledger_chaos.subjects.config import read_config
 from dledger_chaos.subjects.group import Kind, SubjectGroup, running
 from dledger_chaos.subjects.registers import RegisterMap, Result, encode_command
+
+pytestmark = pytest.mark.long
 
 TIMEOUT_S = 30.0
 
@@ -45,7 +47,7 @@ def test_a_dump_is_the_whole_state() -> None:
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])
-def test_a_configuration_names_what_is_wrong(tmp_path: Path, ending: str) -> None:
+def test_a_wrong_configuration_names_the_key(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"node.{ending}"
     path.write_text('node_id = "a"\nport = 1\n' if ending == "toml" else '{"node_id": "a", "port": 1}')
     with pytest.raises(ValueError, match="port"):
@@ -78,12 +80,12 @@ async def test_three_processes_agree_and_outlive_a_killed_leader(group: SubjectG
         assert (await client.call("read", "l", timeout_s=TIMEOUT_S)).value == ["v", "w"]
     group[leader].start()
     async with asyncio.timeout(TIMEOUT_S):
-        while len(await _histories(group)) != 1:  # noqa: ASYNC110 - what changes is another process
+        while len(await _histories(group)) != 1:  # noqa: ASYNC110 - no event reports on another process
             await asyncio.sleep(0.02)
 
 
 async def _histories(group: SubjectGroup) -> set[object]:
-    """The distinct histories of the nodes, one more for each that does not answer."""
+    """Return the distinct histories of the nodes, plus one for each node that does not answer."""
     found: set[object] = set()
     for name in group.node_ids:
         async with SubjectClient(group.client_addresses[name]) as client:
@@ -100,7 +102,7 @@ async def test_a_follower_names_the_leader_or_takes_the_operation(group: Subject
     assert answer.ok or (answer.outcome, answer.leader) == ("fail", leader)
 
 
-async def test_what_no_answer_came_for_may_have_happened(group: SubjectGroup) -> None:
+async def test_an_unanswered_write_has_an_unknown_outcome(group: SubjectGroup) -> None:
     leader = await group.leader(voters=3)
     async with SubjectClient(group.client_addresses[leader]) as client:
         assert (await client.call("write", "x", 1, timeout_s=TIMEOUT_S)).ok

@@ -1,4 +1,4 @@
-"""A cluster of the rig with two name servers: all nodes know both, and each can be killed and comes back."""
+"""In the rig's cluster with two name servers all nodes know both, and each can be killed and comes back."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from dledger_admin.cluster.layout import NamesrvPlace
 from dledger_admin.cluster.probes import groups_clients_find
 from dledger_chaos.local import LocalTarget
 from dledger_chaos.toxiproxy.mesh import NAMESRV, SECOND_NAMESRV
 from tests.cluster_checks import eventually
+
+pytestmark = pytest.mark.long
 
 
 async def knows_the_group(address: str) -> bool:

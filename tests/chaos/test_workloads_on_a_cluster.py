@@ -1,4 +1,4 @@
-"""Workloads on a cluster whose leader is killed: what they record is judged valid, and what is then spoilt is not."""
+"""Histories of workloads over a leader kill are valid, and become invalid when they are spoilt."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from dledger_chaos.workloads.registry import WORKLOADS
 from dledger_client.testing import LocalCluster
 from dledger_remoting.record import RecordRef, scan_records
 
+pytestmark = pytest.mark.long
+
 NAMES = (
     "append", "ordered", "orderly", "followers", "consumers", "offsets", "catalogue", "passing", "delays", "retries",
     "transactions", "locks", "pops", "replies", "resets", "filtered", "broadcast",
@@ -40,7 +42,7 @@ PROGRESS_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A finished run."""
+    """Return the directory of a finished run."""
     directory = tmp_path_factory.mktemp("run")
     cluster = LocalCluster(data_dir=directory / "cluster", config="".join(WORKLOADS[name].config for name in NAMES))
     begin_ns = time.monotonic_ns()
@@ -62,7 +64,7 @@ def run(directory: Path) -> RunData:
 
 
 async def work(cluster: LocalCluster, directory: Path) -> None:
-    """Let all workloads run over the kill of a leader, and read what there is."""
+    """Let all workloads run over the kill of a leader, and read everything."""
     nodes = [NodeAddresses(node, node.rpartition("-")[0], cluster.client_address(node)) for node in cluster.node_ids]
     stopping = asyncio.Event()
     with Recorder(directory) as recorder:
@@ -88,7 +90,7 @@ async def work(cluster: LocalCluster, directory: Path) -> None:
 
 
 async def observe(cluster: LocalCluster, recorder: Recorder, stopping: asyncio.Event) -> None:
-    """Sample who leads: checks ask whether a commit went to the leader itself."""
+    """Record the leader regularly: checks ask whether a commit went to the leader itself."""
     while not stopping.is_set():
         for node_id in cluster.node_ids:
             status = await asyncio.to_thread(cluster.status, node_id)
@@ -156,7 +158,7 @@ def test_a_message_behind_the_deletion_of_its_topic_is_found(run):
     assert verdict("orphaned", replace(run, operations=operations)).result == "invalid"
 
 
-def test_a_queue_that_begins_behind_what_the_log_keeps_is_found(run):
+def test_a_queue_that_begins_above_the_first_kept_message_is_invalid(run):
     operations = []
     for operation in without_first_message(run).operations:
         if operation.f == "bounds":
@@ -185,7 +187,7 @@ def test_a_queue_offset_that_the_log_has_given_twice_is_found(run, monkeypatch):
         (None, 0, 0, "valid"),
     ],
 )
-def test_a_message_that_is_not_where_its_acknowledgement_said_was_in_no_topic(run, value, further, offset, expected):
+def test_a_message_missing_at_its_acknowledged_place_is_judged_as_orphaned(run, value, further, offset, expected):
     operations = list(run.operations)
     place, told = next((at, one) for at, one in enumerate(operations) if one.f == passing.F and one.outcome == "ok")
     position = {"position": told.extras["position"] + further, "offset": told.extras["offset"] + offset}
@@ -210,7 +212,7 @@ def test_a_delayed_message_that_a_full_disk_has_cost_is_not_missed(run, monkeypa
         operations.append(operation)
     never = replace(run, operations=operations)
     assert verdict("due", never).result == "invalid"
-    real_commands = logs._commands_of
+    real_commands = logs._iter_commands
 
     def ended_at_once(report: VerifyReport) -> Iterator[tuple[int, int, bytes | memoryview]]:
         for end, kind, payload in real_commands(report):
@@ -218,12 +220,12 @@ def test_a_delayed_message_that_a_full_disk_has_cost_is_not_missed(run, monkeypa
             if kind == ADD_KIND:
                 yield end, END_KIND, EndTimers(end).to_payload()
 
-    monkeypatch.setattr(logs, "_commands_of", ended_at_once)
+    monkeypatch.setattr(logs, "_iter_commands", ended_at_once)
     assert verdict("due", never).result == "valid"
 
 
 def with_nodes(run: RunData, *directories: Path) -> RunData:
-    """The run, as if its first nodes had left these directories."""
+    """Return the run as if its first nodes had left these directories."""
     nodes = list(run.info.nodes)
     for place, directory in enumerate(directories):
         nodes[place] = msgspec.structs.replace(nodes[place], directory=str(directory))
@@ -231,7 +233,7 @@ def with_nodes(run: RunData, *directories: Path) -> RunData:
 
 
 def without_first_message(run: RunData) -> RunData:
-    """The run, as if nobody had been shown the first message of any queue."""
+    """Return the run as if nobody had got the first message of any queue."""
     operations = []
     for operation in run.operations:
         if operation.f == "scan" and operation.value and operation.extras["offset"] == 0:

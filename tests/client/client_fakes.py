@@ -1,7 +1,7 @@
-"""Name servers and brokers of a few dozen lines, in this process, that speak the real wire.
+"""Small fake name servers and brokers in this process that speak the real protocol.
 
-A `FakeGroup` has one list of records per queue, shared by its nodes, and one leader or none. What a node does with a
-request can be replaced per request code: `node.on[code] = function(command) -> response, None (no answer) or CLOSE`.
+A `FakeGroup` has one list of records per queue, shared by its nodes, and one leader or none. A test can replace the
+handling of a request code: `node.on[code] = function(command) -> response, None (no answer) or CLOSE`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from dledger_remoting.headers import (
     UnregisterClientHeader,
     UpdateConsumerOffsetHeader,
     decode_ext,
+    encode_ext,
 )
+from dledger_remoting.headers_pop import PopResponseHeader
 from dledger_remoting.heartbeat import decode_heartbeat
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import offset_message_id
@@ -42,16 +44,33 @@ LEADER_CHANGED = 20002
 
 
 async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Let other tasks run until the condition holds; a test that waits in vain fails."""
+    """Let other tasks run until the condition holds, or fail after a time limit."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - conditions of all kinds, none of which has an event
+        while not condition():  # noqa: ASYNC110 - the conditions have no event
             await asyncio.sleep(0.001)
 
 
-class HandClock:
-    """The running loop's clock, which within the `with` block only the test moves; afterwards it runs on from there.
+def refusing(code: int, remark: str = "no", **ext: str) -> Callable[[RemotingCommand], RemotingCommand]:
+    """Return a handler that answers with a code and a text."""
+    return lambda command: make_response(command, code, remark, ext)
 
-    What waits for a time on a clock that stands still waits until the test gets there, however busy the machine is.
+
+def answering(body: bytes = b"", **ext: str) -> Callable[[RemotingCommand], RemotingCommand]:
+    """Return a handler that answers with success."""
+    return lambda command: make_response(command, 0, ext=ext, body=body)
+
+
+def answer_to_pop(command: RemotingCommand, records: Sequence[MessageRecord]) -> RemotingCommand:
+    """Return the answer of a broker that has these messages of one queue for a pop, or none."""
+    header = PopResponseHeader(1_000, 30_000, 0, 0, f"0 0 {records[0].queue_offset}" if records else "", "")
+    code = ResponseCode.SUCCESS if records else ResponseCode.POLLING_TIMEOUT
+    return make_response(command, code, ext=encode_ext(header), body=b"".join(map(encode_record, records)))
+
+
+class HandClock:
+    """Clock of the running loop that only the test moves within the `with` block. Afterwards it runs on from there.
+
+    Timers wait until the test moves the clock, however busy the machine is.
     """
 
     def __init__(self) -> None:
@@ -71,16 +90,24 @@ class HandClock:
         self._now += seconds
 
     async def until(self, condition: Callable[[], object], seconds: float = 10) -> None:
-        """What `until` does, without a timer of the loop."""
+        """Wait as `until` does, without a timer of the loop."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline
             await asyncio.sleep(0)
 
+    async def run_for(self, seconds: int) -> None:
+        """Move the clock by a second at a time, and run what is due."""
+        for _ in range(seconds):
+            self.advance(1)
+            for _ in range(10):
+                await asyncio.sleep(0)
+
     async def run_between_attempts(self, call: asyncio.Task[object], links: Sequence[Connection]) -> None:
         """Move the clock until a call is done, but not while a request is under way over one of the connections.
 
-        A request under way when the call's deadline passes is of unknown outcome, and its time-out the last word.
+        A request under way at the call's deadline would have an unknown outcome, and the call would end with its
+        time-out.
         """
         while not call.done():
             await self.until(lambda: call.done() or not any(link.pending for link in links))
@@ -89,7 +116,7 @@ class HandClock:
 
 
 class FakeServer:
-    """Accepts connections and answers each request in a task of its own."""
+    """Server that accepts connections and answers each request in a task of its own."""
 
     def __init__(self) -> None:
         self.on: dict[int, Callable] = {}
@@ -109,7 +136,7 @@ class FakeServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """As a killed process: the port refuses, connections break."""
+        """Stop as a killed process does: the port refuses, and connections break."""
         if self._server is not None:
             self._server.close()
         for writer in list(self.writers):
@@ -121,6 +148,29 @@ class FakeServer:
 
     def codes(self) -> list[int]:
         return [command.code for command in self.received]
+
+    def requests(self, code: int) -> list[RemotingCommand]:
+        return [command for command in self.received if command.code == code]
+
+    def answer_in_turn(self, code: int, *handlers: Callable) -> None:
+        """Let each handler answer one request with this code, and the last one all later requests."""
+        left = list(handlers)
+
+        def handle(command: RemotingCommand) -> object:
+            return (left.pop(0) if len(left) > 1 else left[0])(command)
+
+        self.on[code] = handle
+
+    def hold(self, code: int) -> asyncio.Event:
+        """Let requests with this code wait for the event that is returned."""
+        go_on = asyncio.Event()
+
+        async def wait(command: RemotingCommand) -> RemotingCommand | None:
+            await go_on.wait()
+            return await self.handle(command, None)
+
+        self.on[code] = wait
+        return go_on
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.add(writer)
@@ -214,7 +264,10 @@ class FakeNameServer(FakeServer):
         queues = self.topics[topic]
         perm = 7 if topic == "TBW102" else 6
         return TopicRouteData(
-            queue_datas=[QueueData(group.name, queues, queues, perm) for group in groups],
+            queue_datas=[
+                QueueData(group.name, queues, queues, perm, topic_created=group.told_in_routes.get(topic))
+                for group in groups
+            ],
             broker_datas=[group.broker_data() for group in groups],
         )
 
@@ -228,11 +281,15 @@ class FakeGroup:
         self.term = 1
         self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
         self.first_offsets: dict[tuple[str, int], int] = defaultdict(int)
+        self.created: dict[str, int] = defaultdict(int)
+        """Number of the current creation of each topic."""
+        self.told_in_routes: dict[str, int] = {}
+        """Number of the creation that a topic's route names."""
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, asyncio.StreamWriter]] = defaultdict(dict)
         self.retry_max_times = 16
         self.readers_go_to = 0
-        """The broker id at which answers to pulls tell clients to pull next."""
+        """Broker id that answers to pulls suggest for the next pull."""
         self.arrived = asyncio.Event()
         name_server.groups.append(self)
 
@@ -257,15 +314,8 @@ class FakeGroup:
                 writer.write(encode_command(notice))
 
     def store(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        sys_flag: int = 0,
-        reconsume: int = 0,
-        flag: int = 0,
-    ):
+        self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag=0, reconsume=0, flag=0
+    ) -> MessageRecord:
         records = self.queues[topic, queue_id]
         now_ms = int(time.time() * 1000)
         record = MessageRecord(
@@ -354,26 +404,28 @@ class FakeNode(FakeServer):
                 header = decode_ext(QueryConsumerOffsetHeader, command.ext)
                 offset = self.group.offsets.get((header.consumer_group, header.topic, header.queue_id))
                 if offset is None:
-                    return make_response(command, ResponseCode.QUERY_NOT_FOUND, "Not found")
-                return make_response(command, 0, ext={"offset": str(offset)})
+                    ext = {"topicCreated": str(self.group.created[header.topic])}
+                    return make_response(command, ResponseCode.QUERY_NOT_FOUND, "Not found", ext=ext)
+                return self._offset(command, header.topic, offset)
             case RequestCode.UPDATE_CONSUMER_OFFSET:
                 header = decode_ext(UpdateConsumerOffsetHeader, command.ext)
                 key = (header.consumer_group, header.topic, header.queue_id)
-                self.group.offsets[key] = header.commit_offset
+                if header.topic_created in (None, self.group.created[header.topic]):
+                    self.group.offsets[key] = header.commit_offset
                 return make_response(command, 0)
             case RequestCode.GET_MAX_OFFSET:
                 header = decode_ext(QueueHeader, command.ext)
                 end = len(self.group.queues[header.topic, header.queue_id])
-                return make_response(command, 0, ext={"offset": str(end)})
+                return self._offset(command, header.topic, end)
             case RequestCode.GET_MIN_OFFSET:
                 header = decode_ext(QueueHeader, command.ext)
                 first = self.group.first_offsets[header.topic, header.queue_id]
-                return make_response(command, 0, ext={"offset": str(first)})
+                return self._offset(command, header.topic, first)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 header = decode_ext(SearchOffsetHeader, command.ext)
                 records = self.group.queues[header.topic, header.queue_id]
                 later = [record.queue_offset for record in records if record.store_timestamp >= header.timestamp]
-                return make_response(command, 0, ext={"offset": str(later[0] if later else len(records))})
+                return self._offset(command, header.topic, later[0] if later else len(records))
             case RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self.group.name_server.topics[command.ext["topic"]] = int(command.ext["readQueueNums"])
                 self.group.name_server.changed()
@@ -400,19 +452,14 @@ class FakeNode(FakeServer):
             records = [self.group.store(topic, header.queue_id, m.body, m.properties) for m in messages]
         else:
             properties = (header.properties or "").encode()
-            records = [
-                self.group.store(
-                    topic,
-                    header.queue_id,
-                    command.body,
-                    properties,
-                    header.sys_flag,
-                    header.reconsume_times or 0,
-                    header.flag,
-                )
-            ]
+            told = (properties, header.sys_flag, header.reconsume_times or 0, header.flag)
+            records = [self.group.store(topic, header.queue_id, command.body, *told)]
         ids = ",".join(offset_message_id(record.store_host, record.physical_offset) for record in records)
         ext = {"msgId": ids, "queueId": str(header.queue_id), "queueOffset": str(records[0].queue_offset)}
+        return make_response(command, 0, ext=ext)
+
+    def _offset(self, command, topic, offset):
+        ext = {"offset": str(offset), "topicCreated": str(self.group.created[topic])}
         return make_response(command, 0, ext=ext)
 
     async def _pull(self, command):
@@ -439,6 +486,10 @@ class FakeNode(FakeServer):
             "minOffset": str(first),
             "maxOffset": str(len(records)),
         }
+        created = self.group.created[header.topic]
+        if header.topic_created not in (None, created):
+            again = {"nextBeginOffset": str(first), "topicCreated": str(created)}
+            return make_response(command, ResponseCode.PULL_OFFSET_MOVED, "TOPIC_MADE_AGAIN", ext=ext | again)
         return make_response(command, code, ext=ext, body=b"".join(map(encode_record, found)))
 
     def _heartbeat(self, command, writer) -> None:
@@ -477,8 +528,21 @@ class FakeCluster:
     def group(self) -> FakeGroup:
         return self.groups[0]
 
+    @property
+    def nodes(self) -> list[FakeNode]:
+        return [node for group in self.groups for node in group.nodes]
+
     def servers(self) -> list[FakeServer]:
-        return [self.name_server, *(node for group in self.groups for node in group.nodes)]
+        return [self.name_server, *self.nodes]
+
+    def answer(self, code: int, handler: Callable) -> None:
+        """Let a handler answer all requests with this code, at any node."""
+        for node in self.nodes:
+            node.on[code] = handler
+
+    def requests(self, code: int) -> list[RemotingCommand]:
+        """Return the requests with this code, node by node."""
+        return [command for node in self.nodes for command in node.requests(code)]
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
-"""An event loop whose clock only the test moves, and whose connections lead to fake servers in memory.
+"""Event loop whose clock only the test moves, and whose connections lead to fake servers in memory.
 
-Everything above the connection is the client's own code. What is ready runs until nothing is, without real time going
-by; then the test moves the clock to the next timer. So a test that looks for interleavings tries the same ones always.
+Everything above the connection is the client's own code. Ready callbacks run until none is left, without real time
+passing. Then the test moves the clock to the next timer. A test that explores interleavings so tries the same ones in
+each run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class HandLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 1000.0
-        self._clock_resolution = 0.0  # or what is a rounding error early would be due, find that it is not, and so on
+        # Otherwise a timer within the resolution runs early, finds that it is not due, and is set again without end.
+        self._clock_resolution = 0.0
         self.servers: dict[int, FakeServer] = {}
 
     def time(self) -> float:
@@ -39,14 +41,14 @@ class HandLoop(asyncio.SelectorEventLoop):
         return transport, protocol
 
     async def until_idle(self) -> None:
-        """Let the others run until each waits for a time or for the test."""
+        """Let the other tasks run until each waits for a time or for the test."""
         quiet = 0
-        while quiet < 2:  # timers that are due become ready between two turns
+        while quiet < 2:  # due timers become ready between two turns
             quiet = 0 if self._ready else quiet + 1
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock on, timer by timer, with all that follows from each."""
+        """Move the clock from timer to timer, and run everything that follows from each."""
         end = self._now + seconds
         await self.until_idle()
         while self._scheduled and self._scheduled[0].when() <= end:
@@ -56,7 +58,7 @@ class HandLoop(asyncio.SelectorEventLoop):
         await self.until_idle()
 
     def do(self, work: Coroutine | None = None):
-        """Run `work` on this loop, which nobody runs now, and what follows from it."""
+        """Run `work` and everything that follows from it. The loop must not be running."""
 
         async def both():
             result = None if work is None else await work
@@ -66,7 +68,7 @@ class HandLoop(asyncio.SelectorEventLoop):
         return self.run_until_complete(both())
 
     def end(self) -> None:
-        """Cancel what is left, and close."""
+        """Cancel all tasks, and close the loop."""
 
         async def cancel_all():
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -79,11 +81,11 @@ class HandLoop(asyncio.SelectorEventLoop):
 
 
 class MemoryTransport(asyncio.Transport):
-    """Both ends of a connection: what the client writes goes to the server, which writes to the client's protocol."""
+    """Both ends of a connection. The client writes to the server, and the server writes to the client's protocol."""
 
     def __init__(self, loop: HandLoop, server: FakeServer, protocol: asyncio.Protocol) -> None:
         super().__init__()
-        self.transport = self  # as a `StreamWriter` has one
+        self.transport = self  # for the server, as in a `StreamWriter`
         self._loop = loop
         self._server = server
         self._protocol = protocol
@@ -119,7 +121,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Answer:
-    """What a fake server takes for its `StreamWriter`."""
+    """`StreamWriter` of a fake server."""
 
     def __init__(self, transport: MemoryTransport) -> None:
         self.transport = transport

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 
 import msgspec
 import pytest
-from client_fakes import HandClock, fake_cluster, until
+from client_fakes import HandClock, answering, fake_cluster, refusing, until
 
 from dledger_client import (
     Admin,
@@ -18,7 +19,6 @@ from dledger_client import (
     MessageQueue,
     NoBrokerError,
     NotFoundError,
-    Producer,
     PushConsumer,
     QueueReader,
     QueueStatus,
@@ -42,18 +42,22 @@ from dledger_remoting.properties import format_properties
 from dledger_remoting.record import encode_record
 from dledger_remoting.topics import MessageQueue as BrokerQueue
 
-
-async def test_a_created_topic_can_be_used_at_once_and_a_deleted_one_is_gone():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        await admin.create_topic("orders", queues=6)
-        assert len((await admin.topic_route("orders")).writable) == 6
-        assert await admin.topics() == ["T", "orders"]
-        await admin.delete_topic("orders")
-        assert await admin.topics() == ["T"]
+LOST = refusing(ResponseCode.SYSTEM_ERROR, "leadership lost", outcome="unknown")
+"""Answer of a leader that has lost the leadership meanwhile."""
+DENIED = refusing(ResponseCode.NO_PERMISSION, "read only")
+FULL = refusing(14, "n0's disk is full")
 
 
-async def test_a_deleted_topic_is_gone_from_every_name_server_that_answers_and_the_others_are_an_error():
-    async with fake_cluster() as cluster, fake_cluster() as other:
+async def test_a_created_topic_can_be_used_at_once_and_a_deleted_one_is_gone(admin):
+    await admin.create_topic("orders", queues=6)
+    assert len((await admin.topic_route("orders")).writable) == 6
+    assert await admin.topics() == ["T", "orders"]
+    await admin.delete_topic("orders")
+    assert await admin.topics() == ["T"]
+
+
+async def test_delete_topic_reaches_every_living_name_server_and_raises_for_a_dead_one(cluster):
+    async with fake_cluster() as other:
         await cluster.name_server.stop()
         addresses = [cluster.namesrv, other.namesrv]
         async with Admin(addresses) as admin:
@@ -72,7 +76,7 @@ async def test_the_cluster_is_listed_with_its_leaders():
 async def test_offsets_are_shown_set_and_reset():
     async with fake_cluster(topics={"T": 2}) as cluster, Admin(cluster.namesrv) as admin:
         for _ in range(10):
-            cluster.group.store("T", 1, b"x", b"")
+            cluster.group.store("T", 1, b"x")
         queue = MessageQueue("T", "broker-a", 1)
         await admin.set_offset("CG", queue, 4)
         with pytest.raises(InvalidArgumentError, match="offset -1 of T/broker-a/1"):
@@ -92,34 +96,28 @@ async def test_a_group_with_members_is_neither_reset_nor_deleted():
     async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv) as admin:
         async with PushConsumer(cluster.namesrv, "CG", {"T": "*"}, client_id="reader-7"):
             await until(lambda: cluster.groups[1].members["CG"])
-            cluster.group.members["CG"].clear()  # it is enough that one broker group knows a member
+            cluster.group.members["CG"].clear()  # one broker group that knows a member is enough
             for attempt in (admin.delete_group("CG"), admin.reset_offsets("CG", "T", "first")):
                 with pytest.raises(GroupInUseError, match=r"'CG' has 1 member, stop .* reader-7 \(127.0.0.1:\d+\)"):
                     await attempt
-        codes = {code for group in cluster.groups for node in group.nodes for code in node.codes()}
-        assert RequestCode.DELETE_SUBSCRIPTION_GROUP not in codes
+        assert not cluster.requests(RequestCode.DELETE_SUBSCRIPTION_GROUP)
         assert await admin.members("CG") == []
         await admin.reset_offsets("CG", "T", "first")
 
 
-async def test_a_group_whose_members_keep_their_own_offsets_is_moved_by_no_call():
-    def members(command):
-        row = MemberConnection("reader-7", "10.0.0.1:4000", "JAVA")
-        body = encode_body(ConsumerConnection([row], message_model=MessageModel.BROADCASTING))
-        return make_response(command, 0, body=body)
-
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        for node in cluster.group.nodes:
-            node.on[RequestCode.GET_CONSUMER_CONNECTION_LIST] = members
-        for attempt in (
-            admin.set_offset("CG", ("T", "broker-a", 0), 0),
-            admin.reset_offsets("CG", "T", "first"),
-            admin.clone_offsets("OTHER", "CG"),
-        ):
-            with pytest.raises(GroupInUseError, match="reader-7"):
-                await attempt
-        codes = {code for node in cluster.group.nodes for code in node.codes()}
-        assert codes.isdisjoint({RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.CLONE_GROUP_OFFSET})
+async def test_offset_changes_of_a_broadcasting_group_are_refused(cluster, admin):
+    row = MemberConnection("reader-7", "10.0.0.1:4000", "JAVA")
+    body = encode_body(ConsumerConnection([row], message_model=MessageModel.BROADCASTING))
+    cluster.answer(RequestCode.GET_CONSUMER_CONNECTION_LIST, answering(body))
+    for attempt in (
+        admin.set_offset("CG", ("T", "broker-a", 0), 0),
+        admin.reset_offsets("CG", "T", "first"),
+        admin.clone_offsets("OTHER", "CG"),
+    ):
+        with pytest.raises(GroupInUseError, match="reader-7"):
+            await attempt
+    for code in (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.CLONE_GROUP_OFFSET):
+        assert not cluster.requests(code)
 
 
 def test_a_group_with_many_members_names_some_of_them():
@@ -129,25 +127,22 @@ def test_a_group_with_many_members_names_some_of_them():
     assert str(refused).endswith("m18, m19, 980 others")
 
 
-async def test_readers_are_the_newest_of_all_nodes_that_answer():
+async def test_readers_of_a_queue_are_the_newest_over_all_answering_nodes(cluster, admin):
     def answer(*readers):
-        body = encode_body(QueueReaders([QueueReaderRow("T", *reader) for reader in readers]))
-        return lambda command: make_response(command, 0, body=body)
+        return answering(encode_body(QueueReaders([QueueReaderRow("T", *reader) for reader in readers])))
 
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        first, second, third = cluster.group.nodes
-        first.on[RequestCode.DLEDGER_QUEUE_READERS] = answer((0, ["a"], "h:1", 9_000), (1, ["b"], "h:2", 1_500))
-        second.on[RequestCode.DLEDGER_QUEUE_READERS] = answer((0, ["c"], "h:3", 8_000))
-        third.on[RequestCode.DLEDGER_QUEUE_READERS] = denied
-        readers = await admin.readers("CG")
+    first, second, third = cluster.group.nodes
+    first.on[RequestCode.DLEDGER_QUEUE_READERS] = answer((0, ["a"], "h:1", 9_000), (1, ["b"], "h:2", 1_500))
+    second.on[RequestCode.DLEDGER_QUEUE_READERS] = answer((0, ["c"], "h:3", 8_000))
+    third.on[RequestCode.DLEDGER_QUEUE_READERS] = DENIED
+    readers = await admin.readers("CG")
     zero, one = (MessageQueue("T", "broker-a", queue_id) for queue_id in (0, 1))
     assert readers == {zero: QueueReader(zero, ("c",), "h:3", 8.0), one: QueueReader(one, ("b",), "h:2", 1.5)}
 
 
-async def test_progress_comes_from_every_broker_group_with_the_lag_of_what_is_kept():
+async def test_progress_covers_every_broker_group_with_the_lag_of_kept_messages():
     def answer(name, **progress):
-        body = encode_consume_stats({BrokerQueue(name, 0, "T"): QueueProgress(**progress)})
-        return lambda command: make_response(command, 0, body=body)
+        return answering(encode_consume_stats({BrokerQueue(name, 0, "T"): QueueProgress(**progress)}))
 
     async with fake_cluster(groups=2) as cluster, Admin(cluster.namesrv) as admin:
         told = (
@@ -162,77 +157,52 @@ async def test_progress_comes_from_every_broker_group_with_the_lag_of_what_is_ke
 
 
 @pytest.mark.parametrize("ext", [{}, {"position": "0"}, {"position": "0", "expires": "tomorrow"}])
-async def test_an_answer_to_a_pin_that_cannot_be_read_is_an_error_that_names_the_field(ext):
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        cluster.group.nodes[0].on[RequestCode.PIN_LOG] = lambda command: make_response(command, 0, ext=ext)
-        with pytest.raises(RefusedError, match="PinResponseHeader field"):
-            await admin.pin("p", 0, broker_group="broker-a")
+async def test_an_unreadable_answer_to_a_pin_is_an_error_that_names_the_header(cluster, admin, ext):
+    cluster.group.nodes[0].on[RequestCode.PIN_LOG] = answering(**ext)
+    with pytest.raises(RefusedError, match="PinResponseHeader field"):
+        await admin.pin("p", 0, broker_group="broker-a")
 
 
-async def test_settings_are_sent_as_lines_and_told_by_broker_group():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        bodies = []
-
-        def put(command):
-            bodies.append(bytes(command.body))
-            return make_response(command, 0)
-
-        node = cluster.group.nodes[0]
-        node.on[RequestCode.UPDATE_BROKER_CONFIG] = put
-        await admin.put_settings({"fileReservedTime": "48", "auto_create_topic": ""}, broker_groups=["broker-a"])
-        assert bodies == [b"fileReservedTime=48\nauto_create_topic=\n"]
-        told = {"dledgerLive": '{"retention_hours":"48"}'}
-        node.on[RequestCode.GET_BROKER_CONFIG] = lambda command: make_response(command, 0, ext=told)
-        assert await admin.settings(broker_groups=["broker-a"]) == {"broker-a": {"retention_hours": "48"}}
-        node.on[RequestCode.GET_BROKER_CONFIG] = lambda command: make_response(command, 0, ext={"dledgerLive": "["})
-        with pytest.raises(RefusedError, match="dledgerLive"):
-            await admin.settings(broker_groups=["broker-a"])
+async def test_settings_are_sent_as_lines_and_told_by_broker_group(cluster, admin):
+    node = cluster.group.nodes[0]
+    node.on[RequestCode.UPDATE_BROKER_CONFIG] = answering()
+    await admin.put_settings({"fileReservedTime": "48", "auto_create_topic": ""}, broker_groups=["broker-a"])
+    (put,) = node.requests(RequestCode.UPDATE_BROKER_CONFIG)
+    assert put.body == b"fileReservedTime=48\nauto_create_topic=\n"
+    told = {"dledgerLive": '{"retention_hours":"48"}'}
+    node.on[RequestCode.GET_BROKER_CONFIG] = answering(**told)
+    assert await admin.settings(broker_groups=["broker-a"]) == {"broker-a": {"retention_hours": "48"}}
+    node.on[RequestCode.GET_BROKER_CONFIG] = answering(dledgerLive="[")
+    with pytest.raises(RefusedError, match="dledgerLive"):
+        await admin.settings(broker_groups=["broker-a"])
 
 
-async def test_quotas_are_put_as_bodies_and_told_by_broker_group():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        bodies = []
-
-        def put(command):
-            bodies.append(bytes(command.body))
-            return make_response(command, 0)
-
-        node = cluster.group.nodes[0]
-        node.on[RequestCode.PUT_QUOTA] = put
-        await admin.put_quota(Quota("topic", "orders", messages_per_second=5), broker_groups=["broker-a"])
-        assert bodies == [b'{"kind":"topic","name":"orders","messagesPerSecond":5}']
-        row = b'{"quotas":[{"kind":"account","name":"app","bytesPerSecond":9,"held":2}]}'
-        node.on[RequestCode.LIST_QUOTAS] = lambda command: make_response(command, 0, body=row)
-        told = await admin.quotas(broker_groups=["broker-a"])
-        assert told == {"broker-a": [QuotaRow("account", "app", 0, 9, held=2)]}
+async def test_quotas_are_put_as_bodies_and_told_by_broker_group(cluster, admin):
+    node = cluster.group.nodes[0]
+    node.on[RequestCode.PUT_QUOTA] = answering()
+    await admin.put_quota(Quota("topic", "orders", messages_per_second=5), broker_groups=["broker-a"])
+    (put,) = node.requests(RequestCode.PUT_QUOTA)
+    assert put.body == b'{"kind":"topic","name":"orders","messagesPerSecond":5}'
+    row = b'{"quotas":[{"kind":"account","name":"app","bytesPerSecond":9,"held":2}]}'
+    node.on[RequestCode.LIST_QUOTAS] = answering(row)
+    told = await admin.quotas(broker_groups=["broker-a"])
+    assert told == {"broker-a": [QuotaRow("account", "app", 0, 9, held=2)]}
 
 
-@pytest.mark.parametrize("key", ["", "a=b", "a\nb"])
-async def test_a_setting_that_is_no_line_is_refused_before_anything_is_asked(key):
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgumentError, match="expected a key and a value"):
-            await admin.put_settings({key: "1"}, broker_groups=["broker-a"])
+async def test_requests_follow_the_leader(cluster, admin):
+    await admin.offsets("CG", "T")
+    await cluster.group.nodes[0].kill()
+    await cluster.group.elect(cluster.group.nodes[2], notify=False, register=False)
+    await admin.set_offset("CG", ("T", "broker-a", 0), 3)
+    assert cluster.group.offsets["CG", "T", 0] == 3
 
 
-async def test_requests_follow_the_leader():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        await admin.offsets("CG", "T")
-        await cluster.group.nodes[0].kill()
-        await cluster.group.elect(cluster.group.nodes[2], notify=False, register=False)
-        await admin.set_offset("CG", ("T", "broker-a", 0), 3)
-        assert cluster.group.offsets["CG", "T", 0] == 3
-
-
-async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=30) as admin:
+async def test_an_admin_call_has_an_unknown_outcome_if_any_attempt_had(cluster):
+    async with Admin(cluster.namesrv, timeout=30) as admin:
         queue = MessageQueue("T", "broker-a", 0)
         await admin.set_offset("CG", queue, 1)
-        answers = [denied, lost]
-
-        def first_lost(command):
-            return answers.pop()(command)
-
-        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = first_lost
+        leader = cluster.group.nodes[0]
+        leader.answer_in_turn(RequestCode.UPDATE_CONSUMER_OFFSET, LOST, DENIED)
         with pytest.raises(RefusedError, match="read only") as refused:
             await admin.set_offset("CG", queue, 2)
         assert refused.value.outcome == "unknown"
@@ -240,13 +210,13 @@ async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
 
             def too_late(command):
                 clock.advance(30)
-                return lost(command)
+                return LOST(command)
 
-            cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = too_late
+            leader.on[RequestCode.UPDATE_CONSUMER_OFFSET] = too_late
             with pytest.raises(DeadlineError) as late:
                 await admin.set_offset("CG", queue, 3)
         assert late.value.outcome == "unknown"
-        cluster.group.nodes[0].on[RequestCode.UPDATE_CONSUMER_OFFSET] = denied
+        leader.on[RequestCode.UPDATE_CONSUMER_OFFSET] = DENIED
         with pytest.raises(RefusedError) as never:
             await admin.set_offset("CG", queue, 4)
         assert never.value.outcome == "not_sent"
@@ -255,12 +225,12 @@ async def test_a_call_is_of_unknown_outcome_if_any_of_its_attempts_was():
 REFUSED_FOR_ITS_DISK = r"broker-a refused it until the deadline: .*n0's disk is full"
 
 
-async def test_a_refusal_for_a_full_disk_is_what_the_error_says_and_not_that_nobody_leads():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv, timeout=0.5) as admin:
+async def test_an_admin_error_names_the_full_disk_and_not_a_missing_leader(cluster):
+    async with Admin(cluster.namesrv, timeout=0.5) as admin:
         leader, follower, _ = cluster.group.nodes
         pool = admin._calls.core.pool
         links = [await pool.get(node.address, math.inf) for node in cluster.group.nodes]
-        leader.on[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda command: make_response(command, 14, "n0's disk is full")
+        leader.on[RequestCode.UPDATE_AND_CREATE_TOPIC] = FULL
         with HandClock() as clock:
             creating = asyncio.create_task(admin.create_topic("orders"))
             await clock.run_between_attempts(creating, links)
@@ -279,7 +249,7 @@ async def test_an_attempt_that_the_deadline_cut_off_does_not_hide_why_the_leader
 
             def full_then_silent(command):
                 if leader.codes().count(RequestCode.UPDATE_AND_CREATE_TOPIC) == 1:
-                    return make_response(command, 14, "n0's disk is full")
+                    return FULL(command)
                 clock.advance(2)
                 return None
 
@@ -291,81 +261,62 @@ async def test_an_attempt_that_the_deadline_cut_off_does_not_hide_why_the_leader
     assert late.value.outcome == "unknown"
 
 
-def lost(command):
-    """What a leader says that lost its leadership meanwhile."""
-    return make_response(command, ResponseCode.SYSTEM_ERROR, "leadership lost", {"outcome": "unknown"})
+async def test_a_message_is_found_by_its_id_and_by_its_key(cluster, producer, admin):
+    sent = await producer.send("T", b"body", key="order-1")
+    record = cluster.group.queues["T", 0][0]
+    here, keys = answering(encode_record(record)), {"order-1", "collides", sent.message_id}
+    absent, other_id = ["can not find message by the offset, 12345"], sent.offset_message_id[:-16] + f"{12345:016X}"
+    cluster.answer(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        lambda one: (here if int(one.ext["offset"]) == record.physical_offset else refusing(1, absent[0]))(one),
+    )
+    cluster.answer(
+        RequestCode.QUERY_MESSAGE,
+        lambda one: (here if one.ext["key"] in keys else refusing(ResponseCode.QUERY_NOT_FOUND))(one),
+    )
+    assert (await admin.message_by_id(sent.offset_message_id)).body == b"body"
+    assert [message.body for message in await admin.messages_by_key("T", "order-1")] == [b"body"]
+    assert len(await admin.messages_by_key("T", sent.message_id, unique=True)) == 1
+    assert await admin.messages_by_key("T", "nothing") == []
+    assert await admin.messages_by_key("T", "collides") == []
+    with pytest.raises(NotFoundError):
+        await admin.message_by_id(other_id)
+    absent[0] = "bytes 0 to 100 of the log do not verify on this replica"
+    with pytest.raises(RefusedError, match="do not verify") as caught:
+        await admin.message_by_id(other_id)
+    assert not isinstance(caught.value, NotFoundError), "the message may be there"
 
 
-def denied(command):
-    return make_response(command, ResponseCode.NO_PERMISSION, "read only")
-
-
-async def test_a_message_is_found_by_its_id_and_by_its_key():
-    async with (
-        fake_cluster(topics={"T": 1}) as cluster,
-        Producer(cluster.namesrv) as producer,
-        Admin(cluster.namesrv) as admin,
-    ):
-        sent = await producer.send("T", b"body", key="order-1")
-        record = cluster.group.queues["T", 0][0]
-        leader = cluster.group.nodes[0]
-        leader.on[RequestCode.VIEW_MESSAGE_BY_ID] = lambda command: (
-            make_response(command, 0, body=encode_record(record))
-            if int(command.ext["offset"]) == record.physical_offset
-            else make_response(command, 1, "can not find message by the offset")
-        )
-        leader.on[RequestCode.QUERY_MESSAGE] = lambda command: (
-            make_response(command, 0, body=encode_record(record))
-            if command.ext["key"] in {"order-1", "collides", sent.message_id}
-            else make_response(command, ResponseCode.QUERY_NOT_FOUND, "nothing")
-        )
-        assert (await admin.message_by_id(sent.offset_message_id)).body == b"body"
-        assert [message.body for message in await admin.messages_by_key("T", "order-1")] == [b"body"]
-        assert len(await admin.messages_by_key("T", sent.message_id, unique=True)) == 1
-        assert await admin.messages_by_key("T", "nothing") == []
-        assert await admin.messages_by_key("T", "collides") == []
-        with pytest.raises(NotFoundError):
-            await admin.message_by_id(sent.offset_message_id[:-16] + f"{12345:016X}")
-        with pytest.raises(InvalidArgumentError):
-            await admin.message_by_id("not an id")
-
-
-async def test_what_nobody_could_be_asked_for_is_not_reported_as_missing():
-    async with (
-        fake_cluster() as cluster,
-        Producer(cluster.namesrv, group="P") as producer,
-        Admin(cluster.namesrv) as admin,
-    ):
-        sent = await producer.send("T", b"body")
-        cluster.name_server.groups.clear()
+async def test_operations_without_a_registered_broker_raise_no_broker_error(cluster, producer, admin):
+    sent = await producer.send("T", b"body")
+    cluster.name_server.groups.clear()
+    for call in (admin.message_by_id(sent.offset_message_id), admin.create_topic("orders")):
         with pytest.raises(NoBrokerError):
-            await admin.message_by_id(sent.offset_message_id)
-        with pytest.raises(NoBrokerError):
-            await admin.create_topic("orders")
+            await call
 
 
-async def test_bad_names_are_refused_before_anything_is_asked():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgumentError):
-            await admin.create_topic("a b")
-        with pytest.raises(InvalidArgumentError, match="not registered"):
-            await admin.create_topic("orders", broker_groups=["broker-z"])
+BAD = [
+    (lambda admin: admin.create_topic("a b"), None),
+    (lambda admin: admin.create_topic("orders", broker_groups=["broker-z"]), "not registered"),
+    (lambda admin: admin.message_by_id("not an id"), None),
+    *(
+        (partial(Admin.messages_by_key, topic="T", key="k", max_messages=n), f"{n} is not between 1 and 64")
+        for n in (0, 65)
+    ),
+    *((partial(Admin.put_settings, values={key: "1"}), "expected a key and a value") for key in ("", "a=b", "a\nb")),
+]
 
 
-@pytest.mark.parametrize("number", [0, 65])
-async def test_a_number_of_messages_that_brokers_do_not_give_is_refused(number):
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        with pytest.raises(InvalidArgumentError, match=f"max_messages {number} is not between 1 and 64"):
-            await admin.messages_by_key("T", "k", max_messages=number)
+@pytest.mark.parametrize(("call", "words"), BAD)
+async def test_bad_names_keys_and_limits_are_refused_before_anything_is_asked(admin, call, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        await call(admin)
 
 
-async def test_a_topic_is_sent_with_the_settings_that_other_clients_make_something_of():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        await admin.create_topic("orders", order=True, filter_type="MULTI_TAG", sys_flag=1)
-        sent = next(
-            one.ext for one in cluster.group.nodes[0].received if one.code == RequestCode.UPDATE_AND_CREATE_TOPIC
-        )
-        assert (sent["order"], sent["topicFilterType"], sent["topicSysFlag"]) == ("true", "MULTI_TAG", "1")
+async def test_create_topic_sends_order_filter_type_and_system_flag(cluster, admin):
+    await admin.create_topic("orders", order=True, filter_type="MULTI_TAG", sys_flag=1)
+    sent = cluster.requests(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext
+    assert (sent["order"], sent["topicFilterType"], sent["topicSysFlag"]) == ("true", "MULTI_TAG", "1")
 
 
 async def test_a_topic_that_was_changed_is_shown_with_its_new_queues():
@@ -390,7 +341,7 @@ def test_a_group_that_was_moved_beyond_the_end_is_not_behind():
     assert QueueStatus(MessageQueue("T", "broker-a", 0), first=0, end=10, committed=12).lag == 0
 
 
-async def test_a_reset_moves_nothing_before_it_knows_where_to():
+async def test_a_reset_moves_no_queue_before_all_offsets_are_known():
     async with (
         fake_cluster(groups=2) as cluster,
         Admin(cluster.namesrv) as admin,
@@ -405,7 +356,7 @@ async def test_a_reset_moves_nothing_before_it_knows_where_to():
     assert cluster.groups[0].offsets["CG", "T", 0] == 0
 
 
-async def test_of_more_messages_with_a_key_than_wanted_the_newest_are_shown():
+async def test_messages_by_key_returns_the_newest_up_to_its_limit():
     async with fake_cluster(groups=2, topics={"T": 1}) as cluster, Admin(cluster.namesrv) as admin:
         for time_ms in range(6):
             group = cluster.groups[time_ms % 2]

@@ -1,16 +1,18 @@
-"""Every public call of the client refuses arguments of wrong types by its own error, before it does anything else.
+"""Every public call of the client refuses arguments of wrong types with its own error, before it does anything else.
 
-The walk goes over the signatures of all public classes. An annotation that it does not know fails: whoever makes a call
-with a new one says here which values are wrong for it.
+One test calls all public functions with a value that is wrong for every annotation. Others test each rule of the check
+with wrong values of each kind.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
 
 import pytest
 from client_fakes import fake_cluster
@@ -39,7 +41,7 @@ from dledger_client import (
     SyncTransactionProducer,
     TransactionProducer,
 )
-from dledger_client.arguments import checked
+from dledger_client.arguments import check, checked
 from dledger_client.messages import queues_in
 
 NOWHERE = "127.0.0.1:1"
@@ -47,64 +49,32 @@ HALF = "half of a pair \ud800"
 QUEUE = ("T", "broker-a", 0)
 RECEIVED = ReceivedMessage("T", b"x", None, (), {}, MessageQueue(*QUEUE), 0, "k", "id", 0, 0, 0, 0)
 
-NO_TEXT = [5, None, b"x", HALF, ["x"]]
-NO_INTEGER = [None, "5", 2.0, True, [5]]
-NO_SECONDS = ["5", True, float("nan"), float("inf"), 1e300, timedelta(seconds=5)]
-NO_FLAG = [1, "yes", b""]
-NO_LIST_OF_TEXTS = [5, b"x", ["a", 5], [HALF], {"a", None}]
-NO_MAPPING = [5, "a=b", [("a", "b")], {"a": 5}, {5: "a"}, {"a": HALF}]
-NO_QUEUE = [5, "T/broker-a/0", ["T", "broker-a", 0], ("T", "broker-a"), ("T", "broker-a", "0"), (None, "broker-a", 0)]
-NO_QUEUES = [5, QUEUE, [QUEUE, ("T", "broker-a", "0")]]
 LISTED = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy((1, "2")))
 
-WRONG = {
-    "str": NO_TEXT,
-    "str | None": [value for value in NO_TEXT if value is not None],
-    "bytes": ["x", None, 5, bytearray(b"x"), memoryview(b"x")],
-    "bool": [*NO_FLAG, None],
-    "bool | None": NO_FLAG,
-    "bool | str": [value for value in NO_FLAG if not isinstance(value, str)],
-    "int": NO_INTEGER,
-    "int | None": [value for value in NO_INTEGER if value is not None],
-    "float": [*NO_SECONDS, None],
-    "float | None": NO_SECONDS,
-    "str | Sequence[str]": [None, *NO_LIST_OF_TEXTS],
-    "str | Sequence[str] | Mapping[str, Filter]": [None, *NO_LIST_OF_TEXTS, {"T": 5}, {5: "*"}],
-    "Filter": [None, 5, b"x", ["x"], Sql(5)],  # type: ignore[arg-type]
-    "str | Iterable[str] | None": NO_LIST_OF_TEXTS,
-    "Sequence[str] | None": ["broker-a", *NO_LIST_OF_TEXTS],
-    "Mapping[str, str]": [None, *NO_MAPPING],
-    "Mapping[str, str] | None": NO_MAPPING,
-    "Mapping[str, str | None] | None": NO_MAPPING,
-    "Sequence[Message | bytes]": [None, 5, b"x", "x", [5], ["x"], [b"x", Message("x")], [Message(b"x", tags=5)]],
-    "MessageQueue | None": NO_QUEUE,
-    "tuple[str, str, int]": [None, *NO_QUEUE],
-    "Iterable[tuple[str, str, int]]": [None, *NO_QUEUES],
-    "Iterable[tuple[str, str, int]] | None": NO_QUEUES,
-    "Path | None": ["offsets.json", 5],
-    "Credentials | None": ["app", ("app", "secret")],
-    "Credentials": [None, "app", ("app", "secret")],
-    "Tls | None": ["ca.pem", True],
-    "StartFrom": ["middle", None, 2.5, True, []],
-    "StrategyName | Strategy": ["middle", None, 5, []],
-    "bool | Priority": ["middle", None, 5, []],
-    "Handler | None": [5, "handler"],
-    "Check": [None, 5, "check"],
-    "SyncCheck": [None, 5, "check"],
-    "bytes | Message": [None, 5, "x", Message("x"), Message(b"x", delay_s="1")],
-    "datetime | int | None": ["now", 1.5, True],
-    "ReceivedMessage": [None, "x"],
-    "OpenTransaction": [None, "x", OpenTransaction("T", "x", "k", "broker-a", 0, 0)],
-    "Quota": [None, "T", ("topic", "T", 5), Quota("topic", 5), Quota("topic", "T", "5")],
-    "SubscriptionGroupConfig": [
-        None,
-        "CG",
-        {"group_name": "CG"},
-        SubscriptionGroupConfig(5),
-        SubscriptionGroupConfig("CG", group_retry_policy="EXPONENTIAL"),
-        SubscriptionGroupConfig("CG", group_retry_policy=LISTED),
-    ],
-}
+WRONG = object()
+"""Value that is wrong for every annotation."""
+RULES = [
+    (str, [5, None, b"x", HALF, ["x"]]),
+    (str | None, [5, HALF]),
+    (bytes, ["x", None, 5, bytearray(b"x"), memoryview(b"x")]),
+    (bool, [1, "yes", b"", None]),
+    (int, [None, "5", 2.0, True, [5]]),
+    (float, [None, "5", True, float("nan"), float("inf"), 1e300, timedelta(seconds=5)]),
+    (Sequence[str], [5, "a", b"x", ["a", 5], [HALF], {"a"}]),
+    (Mapping[str, str], [5, "a=b", [("a", "b")], {"a": 5}, {5: "a"}, {"a": HALF}]),
+    (tuple[str, str, int], [5, ["T", "broker-a", 0], ("T", "broker-a"), ("T", "broker-a", "0"), (None, "broker-a", 0)]),
+    (Iterable[tuple[str, str, int]], [5, QUEUE, [QUEUE, ("T", "broker-a", "0")]]),
+    (Sequence[Message | bytes], [5, b"x", [5], ["x"], [b"x", Message("x")], [Message(b"x", tags=5)]]),
+    (bytes | Message, [None, "x", Message("x"), Message(b"x", delay_s="1")]),
+    (datetime | int | None, ["now", 1.5, True]),
+    (Sql, [None, "x", Sql(5)]),
+    (Quota, [None, ("topic", "T", 5), Quota("topic", 5), Quota("topic", "T", "5")]),
+    (SubscriptionGroupConfig, [SubscriptionGroupConfig(5), SubscriptionGroupConfig("CG", group_retry_policy=LISTED)]),
+    (Path | None, ["offsets.json", 5]),
+    (Literal["first", "last"] | int, ["middle", None, 2.5, True, []]),
+    (Callable[[str], str] | None, [5, "handler"]),
+]
+"""Wrong values of each kind for each rule of the check."""
 RIGHT = {
     "name_servers": NOWHERE,
     "group": "CG",
@@ -132,7 +102,7 @@ RIGHT = {
     "quota": Quota("topic", "T", 5),
     "values": {"max_locks_per_group": "100"},
 }
-"""Of what has no default."""
+"""Values for parameters without a default."""
 
 
 async def decides(_transaction):
@@ -159,20 +129,13 @@ def public_calls():
 
 
 def parameters_of(cls, name):
-    """The parameters of a call by name; the options of a blocking class are those of the class that it stands for."""
+    """Return the parameters of a call by name, with the asynchronous class's options in place of `options`."""
     found = dict(list(inspect.signature(getattr(cls, name)).parameters.items())[1:])
     if found.pop("options", None) is not None:
         of_async = inspect.signature(BLOCKING[cls].__init__).parameters
         options = inspect.getmodule(cls).__dict__[f"{BLOCKING[cls].__name__.removeprefix('Push')}Options"]
         found.update((option, of_async[option]) for option in options.__annotations__)
     return found
-
-
-CASES = [
-    pytest.param(cls, name, parameter, id=f"{cls.__name__}.{name}-{parameter}")
-    for cls, name in public_calls()
-    for parameter in parameters_of(cls, name)
-]
 
 
 def arguments_of(cls, name):
@@ -192,41 +155,49 @@ async def called(thing, name, arguments):
     return await result if inspect.isawaitable(result) else result
 
 
-@pytest.mark.parametrize(("cls", "name", "parameter"), CASES)
-async def test_a_wrong_argument_is_refused_by_name_and_value_before_anything_else(cls, name, parameter):
-    """The asynchronous classes are not started, and the blocking ones have no server: whatever is not refused at once
-    ends in another error.
+async def test_a_wrong_argument_is_refused_by_name_and_value_before_anything_else():
+    """A call that does not refuse at once ends with another error.
+
+    The asynchronous classes are not started, and the blocking ones have no server.
     """
-    thing = None if name == "__init__" else made(cls)
-    try:
-        for value in WRONG[parameters_of(cls, name)[parameter].annotation]:
-            arguments = {**arguments_of(cls, name), parameter: value}
+    for cls, name in public_calls():
+        thing = cls if name == "__init__" else made(cls)
+        for parameter in parameters_of(cls, name):
+            arguments = {**arguments_of(cls, name), parameter: WRONG}
             with pytest.raises(InvalidArgumentError, match=rf"^{parameter}\b.*=.* is expected$") as refused:
-                await called(thing or cls, name, arguments)
-            assert refused.value.outcome == "not_sent"
-    finally:
-        if cls in BLOCKING and thing is not None:
+                await called(thing, name, arguments)
+            assert refused.value.outcome == "not_sent", f"{cls.__name__}.{name}"
+        if cls in BLOCKING and name != "__init__":
             thing.close()
 
 
-@pytest.mark.parametrize(
-    ("cls", "name"), [(cls, name) for cls, name in public_calls() if cls not in BLOCKING and name != "__init__"]
-)
-async def test_right_arguments_of_what_is_not_started_are_not_what_is_refused(cls, name):
-    try:
-        await called(made(cls), name, {} if name == "start" else arguments_of(cls, name))
-    except (ClientClosedError, NoNameServerError):
-        pass
-    except InvalidArgumentError as error:
-        if not re.search("is not assigned|no handler", str(error)):
-            raise
+def test_each_rule_refuses_each_kind_of_wrong_value():
+    for annotation, values in RULES:
+        for value in values:
+            with pytest.raises(InvalidArgumentError, match=r"^it\b.*=.* is expected$"):
+                check("it", value, annotation)
 
 
-def test_positional_arguments_are_checked_too():
+async def test_valid_arguments_of_unstarted_clients_are_not_refused():
+    for cls, name in public_calls():
+        if cls not in BLOCKING and name != "__init__":
+            try:
+                await called(made(cls), name, {} if name == "start" else arguments_of(cls, name))
+            except (ClientClosedError, NoNameServerError):
+                pass
+            except InvalidArgumentError as error:
+                if not re.search("is not assigned|no handler", str(error)):
+                    raise
+
+
+def test_positional_arguments_are_checked_too_and_a_long_value_is_shown_in_part():
     with pytest.raises(InvalidArgumentError, match=r"^name_servers=5: a str without surrogates or a sequence"):
         Producer(5)
     with pytest.raises(InvalidArgumentError, match=r"^subscriptions=None"):
         PushConsumer(NOWHERE, "CG", None)
+    with pytest.raises(InvalidArgumentError, match="of type bytes") as refused:
+        Producer(b"x" * 10_000)
+    assert len(str(refused.value)) < 300
 
 
 def test_the_part_that_is_wrong_is_named():
@@ -243,29 +214,41 @@ def test_the_part_that_is_wrong_is_named():
         Calls().call([0] * 1000)
 
 
-def test_a_long_value_is_shown_in_part():
-    with pytest.raises(InvalidArgumentError) as refused:
-        Producer(b"x" * 10_000)
-    assert len(str(refused.value)) < 300
-    assert "of type bytes" in str(refused.value)
-
-
 @pytest.mark.parametrize("wrong", [5, "T/broker-a/0", ("T", "broker-a", "0"), ("T", "broker-a")])
-def test_queues_that_an_iterator_yields_are_checked_when_it_is_read(wrong):
+def test_queues_of_an_iterator_are_checked(wrong):
     assert queues_in(iter([QUEUE])) == [QUEUE]
     with pytest.raises(InvalidArgumentError, match=r"^queues\[1\]"):
         queues_in(iter([QUEUE, wrong]))
 
 
-async def test_keys_that_an_iterator_yields_are_checked_before_anything_is_sent():
+async def test_keys_that_an_iterator_yields_are_checked_before_anything_is_sent(cluster, producer):
     def keys() -> Iterable[object]:
         yield "one"
         yield 5
 
-    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgumentError, match=r"^key\[1\]=5"):
-            await producer.send("T", b"x", key=keys())
-        assert not cluster.group.bodies("T")
+    with pytest.raises(InvalidArgumentError, match=r"^key\[1\]=5"):
+        await producer.send("T", b"x", key=keys())
+    assert not cluster.group.bodies("T")
+
+
+async def test_a_send_with_two_choices_of_its_queue_is_refused_and_ignores_neither():
+    queue, keyed, both = (
+        MessageQueue("T", "broker-a", 0),
+        Message(b"x", ordering_key="k"),
+        "both pick the queue: give one$",
+    )
+    async with fake_cluster(topics={"T": 1, "U": 1}) as cluster, Producer(cluster.namesrv) as producer:
+        for expected, call in [
+            (both, producer.send("T", b"x", ordering_key="k", queue=queue)),
+            (both, producer.send("T", keyed, queue=queue)),
+            (both, producer.send_batch("T", [b"x"], ordering_key="k", queue=queue)),
+            (both, producer.send_batch("T", [b"x", keyed], queue=queue)),
+            ("a queue of the topic U is expected$", producer.send("U", b"x", queue=queue)),
+            ("a queue of the topic U is expected$", producer.send_batch("U", [b"x"], queue=queue)),
+        ]:
+            with pytest.raises(InvalidArgumentError, match=rf"^queue=\('T', 'broker-a', 0\).*{expected}"):
+                await call
+        assert not cluster.group.bodies("T") + cluster.group.bodies("U")
 
 
 @pytest.mark.parametrize("seconds", [-1, 3_601])
@@ -276,47 +259,49 @@ async def test_a_transaction_is_left_alone_for_an_hour_at_most(seconds):
 
 
 @pytest.mark.parametrize("tags", ["a||b", "||", "a||", " a", "a ", "a\t", "\u0000a", "  ", "\n"])
-async def test_a_tag_that_no_subscription_could_find_is_refused(tags):
-    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
+async def test_a_tag_that_no_subscription_could_find_is_refused(cluster, producer, tags):
+    for sending in (producer.send("T", b"x", tags=tags), producer.send_batch("T", [Message(b"x", tags=tags)])):
         with pytest.raises(InvalidArgumentError, match=r"^tags=.*no subscription could find it"):
-            await producer.send("T", b"x", tags=tags)
-        with pytest.raises(InvalidArgumentError, match=r"^tags=.*no subscription could find it"):
-            await producer.send_batch("T", [Message(b"x", tags=tags)])
-        assert not cluster.group.bodies("T")
+            await sending
+    assert not cluster.group.bodies("T")
 
 
 @pytest.mark.parametrize("tags", ["a", "a|b", "|", "a b", "*", "Grüße", "\u3000a\u3000", ""])
-async def test_a_tag_that_a_subscription_can_find_is_sent_and_found(tags):
-    async with fake_cluster() as cluster, Producer(cluster.namesrv) as producer:
-        await producer.send("T", b"x", tags=tags)
-        async with PullConsumer(cluster.namesrv, filter=f"{tags} || {tags}" if tags else "*") as consumer:
-            await consumer.assign(await consumer.queues("T"))
-            assert [message.tags or "" for message in await consumer.poll(timeout=5)] == [tags]
+async def test_a_tag_that_a_subscription_can_find_is_sent_and_found(cluster, producer, tags):
+    await producer.send("T", b"x", tags=tags)
+    async with PullConsumer(cluster.namesrv, filter=f"{tags} || {tags}" if tags else "*") as consumer:
+        await consumer.assign(await consumer.queues("T"))
+        assert [message.tags or "" for message in await consumer.poll(timeout=5)] == [tags]
+
+
+NONSENSE = {
+    Producer: {
+        "timeout": 0,
+        "attempt_timeout": -1,
+        "compress_over_bytes": -1,
+        "max_in_flight": 0,
+        "max_in_flight_bytes": 0,
+        "max_batch_bytes": 0,
+    },
+    PushConsumer: {
+        "concurrency": 0,
+        "max_outstanding": 0,
+        "max_reconsume_times": -1,
+        "start_timeout": 0,
+        "close_timeout": -0.5,
+        "warn_after": 0,
+    },
+    PullConsumer: {"timeout": 0},
+    Admin: {"timeout": 0.0},
+}
 
 
 @pytest.mark.parametrize(
-    ("cls", "wrong"),
-    [
-        (Producer, {"timeout": 0}),
-        (Producer, {"attempt_timeout": -1}),
-        (Producer, {"max_in_flight": 0}),
-        (Producer, {"max_in_flight_bytes": 0}),
-        (Producer, {"max_batch_bytes": 0}),
-        (Producer, {"compress_over_bytes": -1}),
-        (PushConsumer, {"concurrency": 0}),
-        (PushConsumer, {"max_outstanding": 0}),
-        (PushConsumer, {"max_reconsume_times": -1}),
-        (PushConsumer, {"start_timeout": 0}),
-        (PushConsumer, {"close_timeout": -0.5}),
-        (PushConsumer, {"warn_after": 0}),
-        (PullConsumer, {"timeout": 0}),
-        (Admin, {"timeout": 0.0}),
-    ],
+    ("cls", "name", "value"), [(cls, *one) for cls, wrong in NONSENSE.items() for one in wrong.items()]
 )
-def test_numbers_that_make_no_sense_are_refused(cls, wrong):
-    [(name, value)] = wrong.items()
+def test_numbers_that_make_no_sense_are_refused(cls, name, value):
     with pytest.raises(InvalidArgumentError, match=f"^{name}={value}: (at least|more than) .* is expected$"):
-        cls(**arguments_of(cls, "__init__"), **wrong)
+        cls(**arguments_of(cls, "__init__"), **{name: value})
 
 
 async def test_a_poll_or_receive_of_no_message_is_refused():

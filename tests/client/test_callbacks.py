@@ -1,6 +1,7 @@
-"""A function of the application that cannot work is refused where it is given."""
+"""An application's function that cannot work is refused when it is passed."""
 
 from functools import partial
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -28,61 +29,52 @@ class Handler:
         pass
 
 
+NOT_AWAITABLE = [plain, lambda one: None, takes_none, takes_two, generator, Handler, partial(plain), MagicMock()]
+
+
 def consumer(**options):
     return PushConsumer("127.0.0.1:9876", "CG", "T", **options)
 
 
-@pytest.mark.parametrize(
-    "handler", [plain, lambda message: None, takes_none, takes_two, generator, Handler, partial(plain)]
-)
-def test_a_handler_that_is_no_coroutine_function_of_one_message_is_refused(handler):
+@pytest.mark.parametrize("handler", NOT_AWAITABLE)
+def test_a_handler_that_cannot_be_awaited_with_one_message_is_refused(handler):
     with pytest.raises(InvalidArgumentError, match=r"^handler=.*async def handler\(message\)"):
         consumer(handler=handler)
 
 
-@pytest.mark.parametrize("handler", [Handler(), Handler().__call__, partial(takes_two, 1)])
-def test_whatever_is_awaited_with_one_message_is_a_handler(handler):
+@pytest.mark.parametrize(
+    "handler", [Handler(), Handler().__call__, partial(takes_two, 1), AsyncMock(), partial(AsyncMock())]
+)
+def test_every_awaitable_callable_of_one_message_is_a_handler(handler):
     consumer(handler=handler)
 
 
-@pytest.mark.parametrize("strategy", [takes_two, lambda queues: queues])
-def test_a_strategy_that_is_asynchronous_or_takes_other_arguments_is_refused(strategy):
-    with pytest.raises(InvalidArgumentError, match=r"^strategy="):
-        consumer(strategy=strategy)
-
-
-def test_an_asynchronous_strategy_is_refused():
-    async def strategy(_client_id, _client_ids, _queues):
-        return []
-
-    with pytest.raises(InvalidArgumentError, match="a plain one is expected"):
-        consumer(strategy=strategy)
-
-
-def transactions(check):
-    return TransactionProducer("127.0.0.1:9876", group="PG", check=check)
-
-
-def sync_transactions(check):
-    return SyncTransactionProducer("127.0.0.1:9876", group="PG", check=check)
-
-
 @pytest.mark.parametrize(
-    "check", [plain, lambda transaction: None, takes_none, takes_two, generator, Handler, partial(plain)]
+    ("strategy", "words"), [(takes_two, ""), (lambda queues: queues, ""), (AsyncMock(), ".*a plain one is expected")]
 )
-def test_a_check_of_transactions_that_is_no_coroutine_function_of_one_is_refused(check):
-    """It would decide nothing, ever: what nobody ends would be given up after its last check."""
+def test_a_strategy_that_is_asynchronous_or_takes_other_arguments_is_refused(strategy, words):
+    with pytest.raises(InvalidArgumentError, match=f"^strategy={words}"):
+        consumer(strategy=strategy)
+
+
+transactions = partial(TransactionProducer, "127.0.0.1:9876", group="PG")
+sync_transactions = partial(SyncTransactionProducer, "127.0.0.1:9876", group="PG")
+
+
+@pytest.mark.parametrize("check", NOT_AWAITABLE)
+def test_a_transaction_check_that_is_no_coroutine_function_is_refused(check):
+    """Such a check would decide nothing, and the half messages would be given up after the last check-back."""
     with pytest.raises(InvalidArgumentError, match=r"^check=.*async def check\(transaction\)"):
-        transactions(check)
+        transactions(check=check)
 
 
 @pytest.mark.parametrize("check", [Handler(), takes_none, takes_two, Handler().__call__])
-def test_a_check_of_a_blocking_producer_that_is_asynchronous_or_takes_other_arguments_is_refused(check):
+def test_a_wrong_check_of_a_blocking_transaction_producer_is_refused(check):
     with pytest.raises(InvalidArgumentError, match=r"^check=.*'def check\(transaction\)"):
-        sync_transactions(check)
+        sync_transactions(check=check)
 
 
 def test_the_right_kinds_of_checks_are_taken():
-    transactions(Handler())
-    with sync_transactions(plain):
+    transactions(check=Handler())
+    with sync_transactions(check=plain):
         pass

@@ -1,6 +1,6 @@
-"""Known bugs of traces and of broadcasting, put into the client: the checks of chaos runs convict each of them.
+"""The checks of chaos runs convict each known bug of traces and of broadcasting that is put into the client.
 
-A story on a fake cluster is recorded as the workloads `filtered` and `broadcast` record theirs.
+A story on a fake cluster is recorded in the format of the workloads `filtered` and `broadcast`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def the_bug(name):
 
 
 async def traced_sends():
-    """Three sends of which the second fails, and what their traces tell."""
+    """Send three messages, of which the second fails, and record their traces."""
     history = History("filtered")
     async with fake_cluster(topics={"T": 1, "traces": 1}) as cluster:
         async with Producer(cluster.namesrv, trace="traces") as producer:
@@ -62,7 +62,7 @@ def refuse(command):
 
 
 class Broadcast:
-    """A queue, the members that are given its messages, and what they have seen."""
+    """Queue with members that consume it, and the history of what they have seen."""
 
     def __init__(self, cluster, folder):
         self.history = History("broadcast")
@@ -71,21 +71,21 @@ class Broadcast:
         self._folder = folder
 
     def send(self, count):
-        """Messages that are acknowledged."""
+        """Store messages and record them as acknowledged."""
         for _ in range(count):
             self.history.send(self._store(), len(self.values) - 1, QUEUE)
 
     def _store(self):
         value = f"broadcast.producer:{len(self.values) + 1}"
         self.values.append(value)
-        self._cluster.group.store("T", 0, encode_payload(value), b"")
+        self._cluster.group.store("T", 0, encode_payload(value))
         return value
 
     async def take(self, name, done_with=None, **options):
-        """A member comes, is done with all up to an offset, and dies over the next; or up to a message that is sent
-        when it has come.
+        """Run a member that finishes everything up to an offset and dies at the next message.
 
-        That one is of unknown outcome, so that nobody else is owed it. What a member is not done with is not recorded.
+        Without `done_with` it runs up to a message that is sent after its start. That send has an unknown outcome, so
+        no other member must get the message. Unfinished messages are not recorded.
         """
         path = self._folder / f"{name}.json"
         async with PushConsumer(
@@ -106,7 +106,7 @@ class Broadcast:
 
 
 async def broadcast_messages(folder):
-    """One member dies over a message, more come, it is back; the other one comes late."""
+    """Run a member that dies over a message, returns after further sends, and a second one that starts late."""
     async with fake_cluster(topics={"T": 1}) as cluster:
         story = Broadcast(cluster, folder)
         story.send(5)

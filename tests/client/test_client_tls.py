@@ -1,4 +1,4 @@
-"""A client with `tls=` speaks TLS with name servers and brokers, and each mistake has one line that names it."""
+"""A client with `tls=` speaks TLS with name servers and brokers. Each mistake is reported in one line that names it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from dledger.testing.ports import free_ports
+from dledger_base.issuing import Authority, Issued
 from dledger_broker.config import build_config
 from dledger_broker.node import Broker
 from dledger_client import Admin, ClientError, InvalidArgumentError, Producer, Tls, TlsError
 from dledger_client.connection import ConnectionPool
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.server import NameServer
-from dledger_serving.issuing import Authority, Issued
 
 AUTHORITY = Authority("a test", timedelta(days=1))
 DEADLINE_S = 60.0
 
 
 class Cluster:
-    """A name server and a node, both in this process; `tls` is what a client needs for them."""
+    """A name server and a node in this process. `tls` is the client's setting for them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,16 +60,16 @@ class Cluster:
             "peer_port": peer_port,
             "http_port": 0,
             "alias_port": 0,
-            "drain_ms": 0,
+            "namesrv": [self.address],
             "tls": tls,
             "tls_cert_file": str(certificate),
             "tls_key_file": str(key),
             **trusted,
-            **keys,
-            "namesrv": [self.address],
+            "drain_ms": 0,
             "election_min_ms": 100,
             "election_max_ms": 150,
             "heartbeat_ms": 20,
+            **keys,
         }
         self.broker = Broker(build_config(config), bootstrap=True)
         try:
@@ -79,9 +79,15 @@ class Cluster:
             await self.broker.stop()
             await self.name_server.stop()
 
+    async def refuses(self, tls: Tls | None, words: str) -> None:
+        """Check that a client with these settings gets an error with these words."""
+        with pytest.raises(TlsError if tls else ClientError, match=words):
+            async with Admin(self.address, timeout=DEADLINE_S, tls=tls) as admin:
+                await admin.topics()
+
     async def introduced(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while not self.broker.is_introduced:  # noqa: ASYNC110 - nobody is told
+            while not self.broker.is_introduced:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
 
 
@@ -104,39 +110,30 @@ async def test_broker_and_client_speak_tls_alone_with_name_servers_and_each_othe
 
 async def test_a_plain_client_is_told_that_it_has_to_speak_tls(cluster: Cluster) -> None:
     async with cluster.running():
-        with pytest.raises(
-            ClientError, match="a TLS server answered there; if it is one, this client has to speak TLS"
-        ):
-            async with Admin(cluster.address, timeout=DEADLINE_S) as admin:
-                await admin.topics()
+        await cluster.refuses(None, "a TLS server answered there; if it is one, this client has to speak TLS")
 
 
-async def test_a_client_with_tls_is_told_that_there_is_none(cluster: Cluster) -> None:
+async def test_a_tls_client_at_a_plain_port_gets_a_clear_error(cluster: Cluster) -> None:
+    words = r"it does not speak TLS, or only versions before 1\.2"
     async with cluster.running(tls="off", namesrv_tls=False):
-        with pytest.raises(TlsError, match=r"it does not speak TLS, or nothing as late as 1\.2"):
-            async with Admin(cluster.address, timeout=DEADLINE_S, tls=cluster.tls) as admin:
-                await admin.topics()
-        broker = str(cluster.broker.config.advertised)
+        await cluster.refuses(cluster.tls, words)
         pool = ConnectionPool(lambda *_: None, tls=cluster.tls)
-        with pytest.raises(TlsError, match=r"it does not speak TLS, or nothing as late as 1\.2"):
-            await pool.get(broker, asyncio.get_running_loop().time() + DEADLINE_S)
+        with pytest.raises(TlsError, match=words):
+            await pool.get(str(cluster.broker.config.advertised), asyncio.get_running_loop().time() + DEADLINE_S)
 
 
-async def test_a_certificate_of_somebody_else_is_refused_with_the_reason(cluster: Cluster) -> None:
+async def test_a_certificate_of_another_authority_is_refused_with_the_reason(cluster: Cluster) -> None:
     (cluster.folder / "other.pem").write_bytes(Authority("other", timedelta(days=1)).certificate)
     async with cluster.running():
-        with pytest.raises(TlsError, match="its certificate is refused here: unable to get local issuer certificate"):
-            async with Admin(cluster.address, timeout=DEADLINE_S, tls=Tls(cluster.folder / "other.pem")) as admin:
-                await admin.topics()
+        words = "its certificate is refused here: unable to get local issuer certificate"
+        await cluster.refuses(Tls(cluster.folder / "other.pem"), words)
 
 
 async def test_a_certificate_for_another_host_is_refused_unless_names_are_not_compared(cluster: Cluster) -> None:
     cluster.write("node", AUTHORITY.issue("elsewhere", ["elsewhere.example"]))
     async with cluster.running(tls_check_names=False):
         await cluster.introduced()
-        with pytest.raises(TlsError, match=r"IP address mismatch, certificate is not valid for '127\.0\.0\.1'"):
-            async with Admin(cluster.address, timeout=DEADLINE_S, tls=cluster.tls) as admin:
-                await admin.topics()
+        await cluster.refuses(cluster.tls, r"IP address mismatch, certificate is not valid for '127\.0\.0\.1'")
         async with Admin(cluster.address, tls=Tls(cluster.folder / "ca.pem", check_names=False)) as admin:
             await admin.topics()
 
@@ -157,7 +154,7 @@ async def test_a_client_shows_its_certificate(cluster: Cluster) -> None:
 async def test_a_broker_says_that_its_name_server_wants_tls(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     async with cluster.running(namesrv_tls=False):
         async with asyncio.timeout(DEADLINE_S):
-            while "if it is one, tls_namesrv_ca_file is missing" not in caplog.text:  # noqa: ASYNC110 - nobody is told
+            while "if it is one, tls_namesrv_ca_file is missing" not in caplog.text:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
 
 
@@ -177,5 +174,5 @@ async def test_files_that_cannot_be_used_are_named_at_the_start(tmp_path: Path) 
         await Admin("127.0.0.1:1", tls=Tls(tmp_path / "absent.pem")).start()
 
 
-def test_system_authorities_are_trusted_where_none_is_named() -> None:
+def test_tls_without_a_named_authority_still_verifies_certificates() -> None:
     assert Tls().context().context.verify_mode is ssl.CERT_REQUIRED

@@ -1,10 +1,9 @@
-"""Filters by properties: told to brokers with heartbeats and pulls, and checked before anything is sent."""
+"""Filters by properties are sent to brokers with heartbeats and pulls, and are checked before anything is sent."""
 
-import asyncio
 from functools import partial
 
 import pytest
-from client_fakes import fake_cluster
+from consuming import take
 
 from dledger_client import (
     ClassFilter,
@@ -22,42 +21,39 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.heartbeat import decode_heartbeat
 from dledger_remoting.topics import retry_topic
 
+CLUSTER = {"topics": {"T": 1, "U": 1}}
 LARGE = "amount > 100"
 
 
-def commands(cluster, code):
-    return [command for node in cluster.group.nodes for command in node.received if command.code == code]
+def subscriptions(cluster):
+    """Return the subscriptions of the first heartbeat, by topic."""
+    (told,) = decode_heartbeat(cluster.requests(RequestCode.HEART_BEAT)[0].body).consumer_data_set
+    return {one.topic: one for one in told.subscription_data_set}
 
 
-def told_by(pulls):
-    return {(ext["topic"], ext["expressionType"], ext["subscription"]) for ext in pulls}
+def pulls_of(cluster, topic):
+    pulls = [command.ext for command in cluster.requests(RequestCode.PULL_MESSAGE)]
+    return {(ext["expressionType"], ext["subscription"]) for ext in pulls if ext["topic"] == topic}
 
 
-async def test_a_group_subscribes_to_each_topic_in_its_own_way():
-    async with fake_cluster(topics={"T": 1, "U": 1}) as cluster:
-        cluster.group.store("T", 0, b"large", b"amount\x01200\x02TAGS\x01red\x02")
-        async with PushConsumer(cluster.namesrv, "CG", {"T": Sql(LARGE), "U": "red || green"}) as consumer:
-            async with asyncio.timeout(5):
-                assert (await anext(aiter(consumer))).body == b"large"
-        (told,) = decode_heartbeat(commands(cluster, RequestCode.HEART_BEAT)[0].body).consumer_data_set
-        by_topic = {one.topic: one for one in told.subscription_data_set}
-        assert (by_topic["T"].expression_type, by_topic["T"].sub_string) == ("SQL92", LARGE)
-        assert by_topic["T"].tags_set == by_topic["T"].code_set == []
-        assert (by_topic["U"].expression_type, set(by_topic["U"].tags_set)) == ("TAG", {"red", "green"})
-        assert by_topic[retry_topic("CG")].expression_type == "TAG"
-        pulls = [command.ext for command in commands(cluster, RequestCode.PULL_MESSAGE)]
-        assert {(ext["expressionType"], ext["subscription"]) for ext in pulls if ext["topic"] == "T"} == {
-            ("SQL92", LARGE)
-        }
+async def test_a_group_subscribes_to_each_topic_in_its_own_way(cluster):
+    cluster.group.store("T", 0, b"large", b"amount\x01200\x02TAGS\x01red\x02")
+    async with PushConsumer(cluster.namesrv, "CG", {"T": Sql(LARGE), "U": "red || green"}) as consumer:
+        assert (await take(consumer, 1))[0].body == b"large"
+    told = subscriptions(cluster)
+    assert (told["T"].expression_type, told["T"].sub_string) == ("SQL92", LARGE)
+    assert told["T"].tags_set == told["T"].code_set == []
+    assert (told["U"].expression_type, set(told["U"].tags_set)) == ("TAG", {"red", "green"})
+    assert told[retry_topic("CG")].expression_type == "TAG"
+    assert pulls_of(cluster, "T") == {("SQL92", LARGE)}
 
 
-async def test_a_reader_of_queues_filters_all_of_them():
-    async with fake_cluster() as cluster, PullConsumer(cluster.namesrv, filter=Sql(LARGE)) as consumer:
-        cluster.group.store("T", 0, b"large", b"amount\x01200\x02TAGS\x01red\x02")
-        await consumer.assign(await consumer.queues("T"))
+async def test_a_pull_consumer_filters_all_assigned_queues(cluster):
+    cluster.group.store("T", 0, b"large", b"amount\x01200\x02TAGS\x01red\x02")
+    async with PullConsumer(cluster.namesrv, filter=Sql(LARGE)) as consumer:
+        await consumer.assign([*await consumer.queues("T"), *await consumer.queues("U")])
         assert [message.body for message in await consumer.poll(timeout=5)] == [b"large"]
-        pulls = [command.ext for command in commands(cluster, RequestCode.PULL_MESSAGE)]
-        assert told_by(pulls) == {("T", "SQL92", LARGE)}
+    assert pulls_of(cluster, "T") == pulls_of(cluster, "U") == {("SQL92", LARGE)}
 
 
 CONSUMERS = {
@@ -79,35 +75,18 @@ def test_every_consumer_has_the_filter_and_tells_a_fault_before_anything_is_sent
         make(filter=ClassFilter("os; rm"))
 
 
-def test_a_fault_in_the_filter_of_one_topic_is_told_too():
-    with pytest.raises(InvalidArgumentError, match="line 1, column 9"):
-        PushConsumer("127.0.0.1:1", "CG", {"T": Sql("amount >")})
+async def test_one_filter_applies_to_all_topics_of_a_list(cluster):
+    cluster.group.store("U", 0, b"large", b"amount\x01200\x02")
+    async with PushConsumer(cluster.namesrv, "CG", ["T", "U"], filter=Sql(LARGE)) as consumer:
+        assert (await take(consumer, 1))[0].body == b"large"
+    told = {topic: one.sub_string for topic, one in subscriptions(cluster).items()}
+    assert told == {"T": LARGE, "U": LARGE, retry_topic("CG"): "*"}
 
 
-async def test_one_filter_is_for_all_topics_that_are_named_alone():
-    async with fake_cluster(topics={"T": 1, "U": 1}) as cluster:
-        cluster.group.store("U", 0, b"large", b"amount\x01200\x02")
-        async with PushConsumer(cluster.namesrv, "CG", ["T", "U"], filter=Sql(LARGE)) as consumer:
-            async with asyncio.timeout(5):
-                assert (await anext(aiter(consumer))).body == b"large"
-        (told,) = decode_heartbeat(commands(cluster, RequestCode.HEART_BEAT)[0].body).consumer_data_set
-        assert {one.topic: one.sub_string for one in told.subscription_data_set} == {
-            "T": LARGE,
-            "U": LARGE,
-            retry_topic("CG"): "*",
-        }
-    with pytest.raises(InvalidArgumentError, match="a filter each"):
-        PushConsumer("127.0.0.1:1", "CG", {"T": "*"}, filter="red")
-
-
-async def test_a_class_is_told_by_its_name_alone():
-    async with fake_cluster(topics={"T": 1}) as cluster:
-        cluster.group.store("T", 0, b"large", b"")
-        async with PushConsumer(cluster.namesrv, "CG", "T", filter=ClassFilter("com.example.Large")) as consumer:
-            async with asyncio.timeout(5):
-                assert (await anext(aiter(consumer))).body == b"large"
-        (told,) = decode_heartbeat(commands(cluster, RequestCode.HEART_BEAT)[0].body).consumer_data_set
-        (one,) = (one for one in told.subscription_data_set if one.topic == "T")
-        assert (one.class_filter_mode, one.sub_string, one.tags_set) == (True, "com.example.Large", [])
-        pulls = [command.ext for command in commands(cluster, RequestCode.PULL_MESSAGE)]
-        assert ("T", "CLASS", "com.example.Large") in told_by(pulls)
+async def test_a_class_filter_is_sent_as_the_class_name(cluster):
+    cluster.group.store("T", 0, b"large")
+    async with PushConsumer(cluster.namesrv, "CG", "T", filter=ClassFilter("com.example.Large")) as consumer:
+        assert (await take(consumer, 1))[0].body == b"large"
+    told = subscriptions(cluster)["T"]
+    assert (told.class_filter_mode, told.sub_string, told.tags_set) == (True, "com.example.Large", [])
+    assert ("CLASS", "com.example.Large") in pulls_of(cluster, "T")

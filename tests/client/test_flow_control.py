@@ -1,14 +1,12 @@
-"""Flow control of the group consumer: each limit stops the reading of a queue, is counted, and lets it go on."""
+"""Each limit of the group consumer's flow control pauses the reading of a queue, is counted, and lets it continue."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from client_fakes import fake_cluster, until
-from consuming import fill, take
+from consuming import ack, fill, take
 
-from dledger_client import InvalidArgumentError, PushConsumer
+from dledger_client import PushConsumer
 from dledger_client.flow import FlowControl, FlowLimits
 from dledger_client.progress import QueueProgress
 
@@ -19,13 +17,13 @@ def fetcher_of(consumer, queue_id=0):
 
 
 def read_of(consumer, queue_id=0):
-    """How many messages of a queue have been read and are not finished."""
+    """Return the number of messages of a queue that have been read and are not finished."""
     fetcher = fetcher_of(consumer, queue_id)
     return 0 if fetcher is None or fetcher.progress is None else fetcher.progress.outstanding
 
 
 async def stops_at(consumer, count, queue_id=0):
-    """Reading of the queue stops with so many messages."""
+    """Check that the reading of the queue pauses at this many messages."""
     await until(lambda: read_of(consumer, queue_id) == count and fetcher_of(consumer, queue_id).reading_stopped)
 
 
@@ -39,25 +37,21 @@ async def stops_at(consumer, count, queue_id=0):
         ({"max_span": 25}, "span", 30),
     ],
 )
-async def test_a_queue_is_read_up_to_each_limit_and_on_when_messages_are_finished(limits, reason, read):
-    async with fake_cluster(topics={"T": 1}) as cluster:
-        fill(cluster, 100)  # of 4 bytes each
-        options = {"pull_batch_size": 10, "auto_ack": False, **limits}
-        async with PushConsumer(cluster.namesrv, "CG", "T", **options) as consumer:
-            await stops_at(consumer, read)
-            assert consumer.flow_stops == {"count": 0, "bytes": 0, "span": 0, reason: 1}
-            for message in await take(consumer, read):
-                message.ack()
-            await stops_at(consumer, read)
-            assert consumer.flow_stops[reason] == 2
-            for message in await take(consumer, read):
-                message.ack()
+async def test_a_queue_is_read_up_to_each_limit_and_on_when_messages_are_finished(cluster, limits, reason, read):
+    fill(cluster, 100)  # of 4 bytes each
+    options = {"pull_batch_size": 10, "auto_ack": False, **limits}
+    async with PushConsumer(cluster.namesrv, "CG", "T", **options) as consumer:
+        await stops_at(consumer, read)
+        assert consumer.flow_stops == {"count": 0, "bytes": 0, "span": 0, reason: 1}
+        ack(await take(consumer, read))
+        await stops_at(consumer, read)
+        assert consumer.flow_stops[reason] == 2
+        ack(await take(consumer, read))
 
 
 async def test_queues_of_one_topic_have_equal_shares_of_its_limit():
     async with fake_cluster(topics={"T": 2}) as cluster:
-        for queue_id in range(2):
-            fill(cluster, 100, queue_id=queue_id)
+        fill(cluster, 100, queues=range(2))
         options = {"pull_batch_size": 10, "max_topic_outstanding": 40}
         async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False, **options) as consumer:
             await stops_at(consumer, 20, 0)
@@ -85,22 +79,20 @@ async def test_a_share_grows_when_other_queues_go_to_another_member():
             await stops_at(consumer, 40)
 
 
-async def test_finished_messages_behind_an_unfinished_one_count_for_the_span_and_not_for_bytes():
-    async with fake_cluster(topics={"T": 1}) as cluster:
-        fill(cluster, 100)
-        options = {"pull_batch_size": 10, "max_outstanding_bytes": 160, "max_span": 60}
-        async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False, **options) as consumer:
-            first, *others = await take(consumer, 40)
-            assert consumer.flow_stops["bytes"]
-            for message in others:
-                message.ack()
-            await until(lambda: consumer.flow_stops["span"] == 1)
-            assert read_of(consumer) == 1 + 30
-            first.ack()
-            assert len(await take(consumer, 40)) == 40
+async def test_finished_messages_behind_an_unfinished_one_count_only_for_the_span(cluster):
+    fill(cluster, 100)
+    options = {"pull_batch_size": 10, "max_outstanding_bytes": 160, "max_span": 60}
+    async with PushConsumer(cluster.namesrv, "CG", "T", auto_ack=False, **options) as consumer:
+        first, *others = await take(consumer, 40)
+        assert consumer.flow_stops["bytes"]
+        ack(others)
+        await until(lambda: consumer.flow_stops["span"] == 1)
+        assert read_of(consumer) == 1 + 30
+        first.ack()
+        assert len(await take(consumer, 40)) == 40
 
 
-def test_a_limit_is_the_smaller_one_of_the_queues_and_its_topics():
+def test_the_smaller_limit_of_queue_and_topic_applies():
     control = FlowControl(FlowLimits(max_outstanding=10, max_topic_outstanding=100))
     progress = QueueProgress(0)
     for offset in range(10):
@@ -108,40 +100,3 @@ def test_a_limit_is_the_smaller_one_of_the_queues_and_its_topics():
         progress.deliver(offset, 4)
     assert control.reason(progress, queues=1) == "count"
     assert FlowControl(FlowLimits(max_topic_outstanding=3)).reason(QueueProgress(0), queues=8) is None, "at least one"
-
-
-def test_what_is_taken_back_and_what_is_finished_count_no_bytes():
-    progress = QueueProgress(0)
-    for offset in range(4):
-        progress.deliver(offset, 10)
-    assert (progress.outstanding_bytes, progress.offset_span) == (40, 3)
-    progress.acknowledge(1)
-    progress.acknowledge(1)
-    progress.withdraw(2)
-    assert (progress.outstanding_bytes, progress.offset_span) == (10, 1)
-    progress.acknowledge(0)
-    assert (progress.outstanding_bytes, progress.offset_span) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    "name", ["max_outstanding", "max_outstanding_bytes", "max_span", "max_topic_outstanding", "max_topic_bytes"]
-)
-def test_a_limit_is_at_least_one(name):
-    with pytest.raises(InvalidArgumentError, match=f"{name}=0"):
-        PushConsumer("127.0.0.1:9876", "CG", "T", **{name: 0})
-
-
-async def test_a_consumer_that_does_not_keep_up_takes_no_more_memory():
-    """4 MB of messages for a limit of 100 KB: what is read ahead stays below that and one pull."""
-    async with fake_cluster(topics={"T": 1}) as cluster:
-        for _ in range(1000):
-            cluster.group.store("T", 0, bytes(4000), b"")
-        most = 0
-        options = {"max_outstanding_bytes": 100_000, "pull_batch_size": 10}
-        async with PushConsumer(cluster.namesrv, "CG", "T", **options) as consumer:
-            for _ in range(200):
-                await take(consumer, 5)
-                progress = fetcher_of(consumer).progress
-                most = max(most, progress.outstanding_bytes)
-                await asyncio.sleep(0)
-        assert most < 100_000 + 10 * 4000

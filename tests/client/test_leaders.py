@@ -1,4 +1,4 @@
-"""Whom a client believes to lead, and whom it asks while nobody knows."""
+"""The client's belief about the leader, and its queries while no leader is known."""
 
 from __future__ import annotations
 
@@ -16,63 +16,37 @@ def group_of_three() -> BrokerGroup:
     return group
 
 
-async def test_a_route_names_the_leader_and_all_nodes():
+ROUTE = ("update_from_route", "C", {0: "a:1", 2: "b:1", 3: "c:1"})
+FAILED = [("learn", "a:1", 1), ("doubt", "a:1"), ("learn", "a:1", 1), ROUTE]
+STORIES = {
+    "a route names the leader": ([], "a:1"),
+    "an older term is ignored": ([("learn", "b:1", 5), ("learn", "c:1", 4)], "b:1"),
+    "a newer term wins": ([("learn", "b:1", 5), ("learn", "c:1", 6)], "c:1"),
+    "a newer term has no leader": ([("learn", "a:1", 1), ("learn", None, 2)], None),
+    "a leader that just failed is named by a follower": (FAILED, None),
+    "that leader has a newer term": ([*FAILED, ("learn", "a:1", 2)], "a:1"),
+    "a doubted leader answers": ([("doubt", "a:1"), ("confirm", "a:1")], "a:1"),
+    "the route changes": ([("doubt", "a:1"), ("update_from_route", "C", {0: "b:1", 3: "c:1"})], "b:1"),
+    "a follower is doubted": ([("doubt", "b:1")], "a:1"),
+}
+
+
+@pytest.mark.parametrize(("steps", "leader"), STORIES.values(), ids=STORIES)
+async def test_the_leader_is_the_one_that_the_newest_trusted_news_names(steps, leader):
     group = group_of_three()
-    assert (group.leader, group.addresses) == ("a:1", ("a:1", "b:1", "c:1"))
+    assert group.addresses == ("a:1", "b:1", "c:1")
+    for step, *arguments in steps:
+        getattr(group, step)(*arguments)
+    assert group.leader == leader
+    terms = [arguments[1] for step, *arguments in steps if step == "learn"]
+    assert not terms or group.term == max(terms)
 
 
-async def test_an_id_0_that_the_name_server_made_up_is_not_believed():
+async def test_an_acting_leader_in_a_route_is_not_taken_for_the_leader():
     group = BrokerGroup("broker-a")
     group.update_from_route("C", {0: "b:1", 2: "b:1", 3: "c:1"})
     assert group.leader is None
     assert group.addresses == ("b:1", "c:1")
-
-
-async def test_a_newer_term_wins_and_an_older_one_is_ignored():
-    group = group_of_three()
-    group.learn("b:1", 5)
-    group.learn("c:1", 4)
-    assert group.leader == "b:1"
-    group.learn("c:1", 6)
-    assert (group.leader, group.term) == ("c:1", 6)
-
-
-async def test_a_newer_term_without_a_leader_ends_the_belief_in_the_old_one():
-    group = group_of_three()
-    group.learn("a:1", 1)
-    group.learn(None, 2)
-    assert group.leader is None
-
-
-async def test_a_leader_that_just_failed_is_not_believed_in_on_the_word_of_a_follower():
-    group = group_of_three()
-    group.learn("a:1", 1)
-    group.doubt("a:1")
-    group.learn("a:1", 1)
-    group.update_from_route("C", {0: "a:1", 2: "b:1", 3: "c:1"})
-    assert group.leader is None
-    group.learn("a:1", 2)
-    assert group.leader == "a:1"
-
-
-async def test_a_doubted_leader_that_answers_is_the_leader():
-    group = group_of_three()
-    group.doubt("a:1")
-    group.confirm("a:1")
-    assert group.leader == "a:1"
-
-
-async def test_a_changed_route_is_believed():
-    group = group_of_three()
-    group.doubt("a:1")
-    group.update_from_route("C", {0: "b:1", 3: "c:1"})
-    assert group.leader == "b:1"
-
-
-async def test_doubts_about_a_follower_do_not_touch_the_leader():
-    group = group_of_three()
-    group.doubt("b:1")
-    assert group.leader == "a:1"
 
 
 async def test_without_a_leader_nodes_are_probed_one_after_the_other():
@@ -85,8 +59,8 @@ async def test_without_a_leader_nodes_are_probed_one_after_the_other():
     assert loop.time() - start >= 5 * PROBE_INTERVAL_SECONDS
 
 
-async def test_all_who_wait_go_on_when_the_leader_is_found():
-    with HandClock():  # nobody's turn to try a node comes meanwhile
+async def test_a_found_leader_wakes_all_waiting_calls():
+    with HandClock():  # the clock stands, so no node's turn comes meanwhile
         group = group_of_three()
         group.doubt("a:1")
         deadline = asyncio.get_running_loop().time() + 60
@@ -103,7 +77,7 @@ async def test_waiting_ends_at_the_deadline():
         await group.target(asyncio.get_running_loop().time() + 0.01)
 
 
-async def test_readers_ask_the_leader_or_any_other_node_than_the_one_to_avoid():
+async def test_any_address_returns_the_leader_or_a_node_other_than_the_avoided():
     group = group_of_three()
     assert group.any_address() == "a:1"
     assert {group.any_address("a:1") for _ in range(4)} == {"b:1", "c:1"}

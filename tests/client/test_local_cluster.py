@@ -1,4 +1,4 @@
-"""Promises of a local cluster before any process runs; `tests/integration` has the rest."""
+"""Promises of a local cluster before any process runs. `tests/integration` has the rest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -17,7 +18,7 @@ from threading import Thread
 import pytest
 
 from dledger_client.testing import ClusterError, LocalCluster
-from dledger_client.testing.cluster import NodeStatus, _runs
+from dledger_client.testing.cluster import NodeStatus, _is_running
 from dledger_client.testing.ports import (
     FIRST_BASE_PORT,
     LAST_BASE_PORT,
@@ -65,8 +66,8 @@ def test_a_block_with_a_taken_port_is_not_offered(monkeypatch):
             find_base_port(1, 3)
 
 
-def test_a_block_is_its_processes_own_although_nothing_listens_there_yet():
-    """A cluster of tests that ran beside these took the ports of a node that was down."""
+def test_a_port_block_belongs_to_its_process_before_any_port_listens():
+    """Otherwise another test's cluster could take the ports of a node that is down."""
     give = "from dledger_client.testing import ports; print(ports.find_free_block([0, 120]), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", give], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         base = int(other.stdout.readline())
@@ -77,7 +78,7 @@ def test_a_block_is_its_processes_own_although_nothing_listens_there_yet():
     assert find_free_block([0, 120], base, base + 1) == base
 
 
-def test_a_process_gets_its_blocks_again_once_all_that_it_ran_there_has_ended():
+def test_a_port_block_is_given_again_only_if_its_ports_are_free():
     blocks = _Blocks()
     given = [blocks.give([0, 3], range(FIRST_BASE_PORT, LAST_BASE_PORT, 100)) for _ in range(OWN_BLOCKS)]
     assert len(set(given)) == OWN_BLOCKS
@@ -86,9 +87,9 @@ def test_a_process_gets_its_blocks_again_once_all_that_it_ran_there_has_ended():
     assert blocks.give([0], range(FIRST_BASE_PORT, LAST_BASE_PORT, 100)) == given[0]
 
 
-def test_a_cluster_of_two_groups_shares_no_block_with_one_before_it(monkeypatch):
-    # Of so few blocks, others that run beside this test may have claimed too many.
-    monkeypatch.setattr("dledger_client.testing.ports._claimed", lambda _: socket.socket())
+def test_clusters_of_two_groups_share_no_port_blocks(monkeypatch):
+    # There are few blocks, and other processes beside this test may have claimed too many.
+    monkeypatch.setattr("dledger_client.testing.ports._claim_block", lambda _: socket.socket())
     monkeypatch.setattr("dledger_client.testing.ports._is_free", lambda _: True)
     blocks, few = _Blocks(), range(FIRST_BASE_PORT, FIRST_BASE_PORT + 2000, 100)
     given = [blocks.give([0, 103], few) for _ in range(OWN_BLOCKS // 2)]
@@ -96,12 +97,12 @@ def test_a_cluster_of_two_groups_shares_no_block_with_one_before_it(monkeypatch)
 
 
 def test_the_remains_of_a_process_do_not_count_as_running():
-    assert _runs(os.getpid())
+    assert _is_running(os.getpid())
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not _runs(process.pid)
+    assert not _is_running(process.pid)
     process.wait()
-    assert not _runs(process.pid)
+    assert not _is_running(process.pid)
 
 
 STAND_IN = """
@@ -133,7 +134,7 @@ os._exit(0)
 
 @pytest.fixture
 def child(tmp_path, monkeypatch):
-    """Let `dledger up` be a stand-in that starts one process; the pid of that, when there is one."""
+    """Replace `dledger up` by a program that starts one process. Yield a function that returns its pid."""
     package = tmp_path / "stubs" / "dledger_admin"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -149,8 +150,9 @@ def child(tmp_path, monkeypatch):
         os.kill(pid(), signal.SIGKILL)
 
 
-def left_behind(tmp_path: Path) -> list[Path]:
-    return [path for path in tmp_path.iterdir() if path.name.startswith("dledger-")]
+def assert_nothing_is_left(child: Callable[[], int], tmp_path: Path) -> None:
+    assert not _is_running(child())
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("dledger-")]
 
 
 def test_an_interrupt_in_the_middle_of_a_start_leaves_neither_processes_nor_files(child, tmp_path, monkeypatch):
@@ -168,8 +170,7 @@ def test_an_interrupt_in_the_middle_of_a_start_leaves_neither_processes_nor_file
             pass
     finally:
         signal.signal(signal.SIGINT, before)
-    assert not _runs(child())
-    assert not left_behind(tmp_path)
+    assert_nothing_is_left(child, tmp_path)
 
 
 async def test_a_start_that_is_cancelled_leaves_neither_processes_nor_files(child, tmp_path):
@@ -183,20 +184,18 @@ async def test_a_start_that_is_cancelled_leaves_neither_processes_nor_files(chil
     using.cancel()
     with pytest.raises(asyncio.CancelledError):
         await using
-    assert not _runs(child())
-    assert not left_behind(tmp_path)
+    assert_nothing_is_left(child, tmp_path)
 
 
-def test_a_paused_node_that_somebody_killed_does_not_keep_the_others_running(child, tmp_path):
+def test_stopping_a_cluster_with_a_killed_paused_node_stops_all_others(child, tmp_path):
     cluster = LocalCluster()
     cluster.start()
     cluster._paused.add("broker-a-n1")
     cluster.stop()
-    assert not _runs(child())
-    assert not left_behind(tmp_path)
+    assert_nothing_is_left(child, tmp_path)
 
 
-def test_a_second_start_of_what_runs_is_refused_and_harms_nothing(child, tmp_path):
+def test_a_second_start_of_a_running_cluster_is_refused_without_harm(child, tmp_path):
     kept = tmp_path / "kept" / "data"
     for data_dir in (None, kept):
         with LocalCluster(data_dir=data_dir) as cluster:
@@ -219,7 +218,7 @@ def test_a_second_start_that_fails_keeps_the_data(child, tmp_path, monkeypatch):
         assert (cluster.data_dir / "broker-a-n0").is_dir()
 
 
-def test_a_pid_file_that_outlived_its_process_kills_nobody(child, tmp_path):
+def test_a_stale_pid_file_kills_no_other_process(child, tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as somebody:
         cluster = LocalCluster(data_dir=tmp_path / "kept" / "data")
         cluster.start()
@@ -229,7 +228,7 @@ def test_a_pid_file_that_outlived_its_process_kills_nobody(child, tmp_path):
         assert cluster.pid("broker-a-n0") == child()
         assert cluster.pid("broker-a-n1") is None
         cluster.stop()
-        assert not _runs(child())
+        assert not _is_running(child())
         assert somebody.poll() is None
         somebody.kill()
 
@@ -245,7 +244,7 @@ def test_nodes_are_waited_for_whenever_the_leader_does_not_answer_in_time(monkey
     cluster, asked = LocalCluster(), []
 
     def status(node_id: str) -> NodeStatus | None:
-        """The leader does not answer the second time; a follower is behind at first."""
+        """Return a node's status. The leader's second answer is missing, and a follower lags at first."""
         asked.append(node_id)
         if node_id == "broker-a-n0":
             role, applied = "leader", 9
@@ -260,7 +259,7 @@ def test_nodes_are_waited_for_whenever_the_leader_does_not_answer_in_time(monkey
     assert asked.count("broker-a-n2") >= 4
 
 
-def test_a_cluster_that_was_not_started_says_so_and_stops_without_harm():
+def test_a_cluster_that_was_not_started_can_be_stopped_and_refuses_other_calls():
     cluster = LocalCluster()
     cluster.stop()
     with pytest.raises(ClusterError, match="not started"):

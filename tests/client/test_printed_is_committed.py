@@ -1,5 +1,7 @@
-"""`dledger consume --group` commits what is printed and flushed, and nothing else, against the model of
-`test_takers_model`: whatever ends the command (a full disk, a closed pipe, a signal), at whatever message.
+"""`dledger consume --group` commits exactly the messages that are printed and flushed.
+
+Random commands run against the model of `test_takers_model`. A full disk, a closed pipe or a signal ends them at any
+message.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import pytest
 from hand_loop import HandLoop
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_takers_model import QUEUES, Brokers, Model
+from test_takers_model import QUEUES, Model, brokers_on
 
-from dledger_admin.commands.consume import _print_all, _Source
+from dledger_admin.commands.consume import _Printer, _Source
 from dledger_admin.commands.positions import Edge
 from dledger_remoting.codes import RequestCode
 
@@ -22,14 +24,17 @@ FOR_EVER = 1000
 
 
 class Ending(NamedTuple):
-    """How a command ends: before so many messages are out, by what; `"end"` if it comes to its own end."""
+    """Cause of a command's end, once `room` messages are out. `"end"` means that it comes to its own end."""
 
     room: int
     how: str
 
 
 class Command(NamedTuple):
-    """One call of `dledger consume --group CG`, and what is sent before it; `more_come` when it looks for the ends."""
+    """Call of `dledger consume --group CG`, and the messages sent before it.
+
+    With `more_come`, messages arrive when the command asks for the ends of queues.
+    """
 
     sent: list[int]
     joins: bool
@@ -55,7 +60,7 @@ COMMANDS = st.lists(
 
 
 class Output:
-    """Standard output that takes so many messages; what is flushed is finished, and told to the model."""
+    """Standard output with room for some messages. Flushed messages are finished in the model."""
 
     def __init__(self, model: Model, ending: Ending) -> None:
         self.task: asyncio.Task | None = None
@@ -91,19 +96,12 @@ def shown(message) -> bytes:
 
 
 class Group:
-    """A consumer group that nothing but the command reads in the name of."""
+    """Consumer group in which only the command reads."""
 
     def __init__(self) -> None:
         self.loop = HandLoop()
         self.model = Model()
-
-        async def begin() -> Brokers:
-            brokers = Brokers(self.model)
-            for server in brokers.cluster.servers():
-                self.loop.serve(server)
-            return brokers
-
-        self.brokers = self.loop.do(begin())
+        self.brokers = self.loop.do(brokers_on(self.loop, self.model))
         self.brokers.node.on[RequestCode.GET_MAX_OFFSET] = self._end_of_queue
         self._more_come = False
 
@@ -114,18 +112,18 @@ class Group:
         return response
 
     def run(self, command: Command) -> Output:
-        """One command to its end; a member is ended by a signal if nothing else ends it."""
+        """Run one command to its end. A signal ends a member if nothing else does."""
         output = Output(self.model, command.ending)
         end = None if command.joins else Edge.END
         source = _Source(self.brokers.cluster.namesrv, "T", "CG", "*", None, Edge.BEGINNING, end, (), command.count)
 
         async def begin() -> None:
             for queue_id in command.sent:
-                self.brokers.cluster.group.store("T", queue_id, b"x", b"")
+                self.brokers.cluster.group.store("T", queue_id, b"x")
             self._more_come = command.more_come
             if command.commits_held_up:
                 self.brokers.commits_go.clear()
-            output.task = asyncio.get_running_loop().create_task(_print_all(source, shown))
+            output.task = asyncio.get_running_loop().create_task(_Printer(shown).print_all(source))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stdout", output)
@@ -152,7 +150,7 @@ class Group:
 
 @given(COMMANDS)
 @settings(max_examples=120, derandomize=True, deadline=None)
-def test_only_what_was_printed_is_ever_committed_and_in_the_end_all_of_it(commands):
+def test_consume_commits_only_printed_messages_and_finally_all_of_them(commands):
     group = Group()
     try:
         for command in commands:
@@ -165,7 +163,7 @@ def test_only_what_was_printed_is_ever_committed_and_in_the_end_all_of_it(comman
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_what_was_printed_before_a_full_disk_is_committed_by_a_member_and_by_a_reader_after_each_round(joins):
+def test_at_a_full_disk_members_commit_printed_messages_and_readers_none(joins):
     group = Group()
     try:
         output = group.run(Command([0] * 5, joins, None, Ending(3, "write fails"), False))

@@ -18,14 +18,13 @@ def high_of(consumer):
 
 async def test_messages_of_higher_queues_come_first_and_lower_ones_when_these_are_drained():
     async with fake_cluster(topics={"T": 3}) as cluster:
-        for queue_id in range(3):
-            fill(cluster, 100, queue_id=queue_id)
+        fill(cluster, 100, queues=range(3))
         async with PushConsumer(cluster.namesrv, "CG", "T", priority=True, pull_batch_size=10) as consumer:
             messages = await take(consumer, 300)
         assert [message.queue_id for message in messages] == [2] * 100 + [1] * 100 + [0] * 100
 
 
-async def test_what_comes_to_a_higher_queue_later_is_next():
+async def test_a_later_message_of_a_higher_queue_is_delivered_next():
     async with fake_cluster(topics={"T": 2}) as cluster:
         fill(cluster, 50)
         async with PushConsumer(cluster.namesrv, "CG", "T", priority=True) as consumer:
@@ -35,24 +34,22 @@ async def test_what_comes_to_a_higher_queue_later_is_next():
             assert [message.queue_id for message in await take(consumer, 41)] == [1] + [0] * 40
 
 
-async def test_a_function_says_another_priority():
+async def test_a_priority_function_orders_the_queues():
     async with fake_cluster(topics={"T": 3}) as cluster:
-        for queue_id in range(3):
-            fill(cluster, 10, queue_id=queue_id)
+        fill(cluster, 10, queues=range(3))
         async with PushConsumer(cluster.namesrv, "CG", "T", priority=lambda queue: -queue.queue_id) as consumer:
             assert [message.queue_id for message in await take(consumer, 30)] == [0] * 10 + [1] * 10 + [2] * 10
 
 
 async def test_queues_of_one_priority_take_turns():
     async with fake_cluster(topics={"T": 2}) as cluster:
-        for queue_id in range(2):
-            fill(cluster, 20, queue_id=queue_id)
+        fill(cluster, 20, queues=range(2))
         async with PushConsumer(cluster.namesrv, "CG", "T", priority=lambda _: 1) as consumer:
             await until(lambda: len(consumer._running.offers) == 2)
             assert {message.queue_id for message in await take(consumer, 4)} == {0, 1}
 
 
-async def test_a_higher_queue_that_cannot_be_read_is_paused_or_is_full_holds_up_nobody():
+async def test_an_unreadable_paused_or_full_higher_queue_does_not_block_lower_queues():
     async with fake_cluster(topics={"T": 2}) as cluster:
         fill(cluster, 30)
         node = cluster.group.nodes[0]
@@ -62,8 +59,7 @@ async def test_a_higher_queue_that_cannot_be_read_is_paused_or_is_full_holds_up_
                 return make_response(command, ResponseCode.SYSTEM_ERROR, "unreadable")
             return await node.handle(command, None)
 
-        for one in cluster.group.nodes:
-            one.on[RequestCode.PULL_MESSAGE] = refuse
+        cluster.answer(RequestCode.PULL_MESSAGE, refuse)
         options = {"priority": True, "max_outstanding": 8, "pull_batch_size": 8, "auto_ack": False}
         async with PushConsumer(cluster.namesrv, "CG", "T", **options) as consumer:
             assert [message.queue_id for message in await take(consumer, 2)] == [0, 0]
@@ -78,10 +74,9 @@ async def test_a_higher_queue_that_cannot_be_read_is_paused_or_is_full_holds_up_
             assert full == [1] * 8 + [0] * 2
 
 
-async def test_orderly_handlers_take_higher_queues_first_and_lower_ones_beside_them():
+async def test_orderly_handlers_start_with_the_higher_queue_and_run_in_parallel():
     async with fake_cluster(topics={"T": 2}) as cluster:
-        for queue_id in range(2):
-            fill(cluster, 10, queue_id=queue_id)
+        fill(cluster, 10, queues=range(2))
         seen, go_on = [], asyncio.Event()
 
         async def handler(message):
@@ -93,3 +88,22 @@ async def test_orderly_handlers_take_higher_queues_first_and_lower_ones_beside_t
             go_on.set()
             await until(lambda: len(seen) == 20)
             assert consumer.assignment
+
+
+async def test_a_queue_whose_priority_function_fails_is_still_read(cluster, caplog):
+    calls = []
+
+    def priority(queue):
+        if queue.topic == "T":
+            calls.append(queue)
+            if len(calls) % 2:
+                raise KeyError("a cache miss")
+        return 0
+
+    fill(cluster, 1)
+    async with PushConsumer(cluster.namesrv, "CG", "T", priority=priority) as consumer:
+        await take(consumer, 1)
+        for _ in range(5):
+            fill(cluster, 1)
+            await take(consumer, 1)
+    assert any("the priority of T/broker-a/0 could not be determined" in one.getMessage() for one in caplog.records)

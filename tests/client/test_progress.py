@@ -18,7 +18,7 @@ steps = st.lists(
 
 
 @given(st.integers(0, 5), steps)
-def test_what_is_committable_is_the_lowest_offset_that_is_not_done_with(start, script):
+def test_the_committable_offset_is_the_lowest_unfinished_offset(start, script):
     progress = QueueProgress(start)
     next_offset = start
     unacknowledged: set[int] = set()
@@ -26,7 +26,7 @@ def test_what_is_committable_is_the_lowest_offset_that_is_not_done_with(start, s
         if step == "pull":
             for matches in argument:
                 if matches:
-                    progress.deliver(next_offset)
+                    progress.deliver(next_offset, 10)
                     unacknowledged.add(next_offset)
                 next_offset += 1
             progress.advance(next_offset)
@@ -38,10 +38,10 @@ def test_what_is_committable_is_the_lowest_offset_that_is_not_done_with(start, s
             unacknowledged = {offset for offset in unacknowledged if offset < argument}
             next_offset = argument
         assert progress.committable == min(unacknowledged, default=next_offset)
-        assert progress.outstanding == len(unacknowledged)
+        assert (progress.outstanding, progress.outstanding_bytes) == (len(unacknowledged), 10 * len(unacknowledged))
 
 
-def test_going_forward_keeps_what_is_in_work():
+def test_advancing_keeps_the_offset_of_an_unfinished_message():
     progress = QueueProgress(0)
     progress.deliver(0)
     progress.advance(100)

@@ -1,11 +1,11 @@
-"""Reading assigned queues: positions are the application's own."""
+"""Reading assigned queues: the application keeps its own positions."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from client_fakes import HandClock, fake_cluster
+from client_fakes import HandClock, fake_cluster, until
 
 from dledger_client import (
     ConnectError,
@@ -16,7 +16,8 @@ from dledger_client import (
     PullConsumer,
     RefusedError,
 )
-from dledger_remoting.codes import RequestCode
+from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import make_response
 from dledger_remoting.record import SYS_COMPRESSED
 
 
@@ -40,7 +41,7 @@ async def poll_forever(consumer):
 
 
 async def done(clock, work, seconds):
-    """What a coroutine comes to within so many seconds of a clock that is moved by hand."""
+    """Return the result of a coroutine, while the test moves the clock by up to this many seconds."""
     task = asyncio.create_task(work)
     end = asyncio.get_running_loop().time() + seconds
     while not task.done() and asyncio.get_running_loop().time() < end:
@@ -61,43 +62,40 @@ async def test_assigned_queues_are_read_in_order_from_the_first_message():
             assert mine == list(range(50))
 
 
-async def test_reading_goes_on_where_the_group_has_committed():
-    async with fake_cluster(topics={"T": 1}) as cluster:
-        fill(cluster, 50)
-        async with PullConsumer(cluster.namesrv, "CG") as consumer:
-            await consumer.assign(await consumer.queues("T"))
-            assert len(await consumer.poll(20)) == 20
-            await consumer.commit()
-        async with PullConsumer(cluster.namesrv, "CG") as consumer:
-            await consumer.assign(await consumer.queues("T"))
-            assert (await consumer.poll(20))[0].queue_offset == 20
+async def test_reading_goes_on_where_the_group_has_committed(cluster):
+    fill(cluster, 50)
+    async with PullConsumer(cluster.namesrv, "CG") as consumer:
+        await consumer.assign(await consumer.queues("T"))
+        assert len(await consumer.poll(20)) == 20
+        await consumer.commit()
+    async with PullConsumer(cluster.namesrv, "CG") as consumer:
+        await consumer.assign(await consumer.queues("T"))
+        assert (await consumer.poll(20))[0].queue_offset == 20
 
 
-async def test_seeking_by_offset_time_begin_and_end():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
-        fill(cluster, 50)
-        [queue] = await consumer.queues("T")
-        await consumer.assign([queue])
-        consumer.seek(queue, 33)
-        assert (await consumer.poll(1))[0].queue_offset == 33
-        await consumer.seek_to_begin()
-        assert (await consumer.poll(1))[0].queue_offset == 0
-        stored = cluster.group.queues["T", 0][10].store_timestamp
-        await consumer.seek_to_time(stored)
-        assert (await consumer.poll(1))[0].stored_timestamp_ms >= stored
-        await consumer.seek_to_end()
-        assert await consumer.poll(1, timeout=0.01) == []
-        assert consumer.positions == {queue: 50}
+async def test_seeking_by_offset_time_begin_and_end(cluster, puller):
+    fill(cluster, 50)
+    [queue] = await puller.queues("T")
+    await puller.assign([queue])
+    puller.seek(queue, 33)
+    assert (await puller.poll(1))[0].queue_offset == 33
+    await puller.seek_to_begin()
+    assert (await puller.poll(1))[0].queue_offset == 0
+    stored = cluster.group.queues["T", 0][10].store_timestamp
+    await puller.seek_to_time(stored)
+    assert (await puller.poll(1))[0].stored_timestamp_ms >= stored
+    await puller.seek_to_end()
+    assert await puller.poll(1, timeout=0.01) == []
+    assert puller.positions == {queue: 50}
 
 
-async def test_an_offset_beyond_the_queue_is_moved_to_its_first_message():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
-        fill(cluster, 5)
-        [queue] = await consumer.queues("T")
-        await consumer.assign([queue])
-        consumer.seek(queue, 70)
-        found = await consumer.poll(10, timeout=10)
-        assert [message.queue_offset for message in found] == list(range(5))
+async def test_an_offset_beyond_the_queue_is_moved_to_its_first_message(cluster, puller):
+    fill(cluster, 5)
+    [queue] = await puller.queues("T")
+    await puller.assign([queue])
+    puller.seek(queue, 70)
+    found = await puller.poll(10, timeout=10)
+    assert [message.queue_offset for message in found] == list(range(5))
 
 
 async def test_messages_that_do_not_fit_are_read_by_the_next_poll():
@@ -113,8 +111,8 @@ async def test_messages_that_do_not_fit_are_read_by_the_next_poll():
         assert sorted(seen) == [(queue_id, offset) for queue_id in range(4) for offset in range(3)]
 
 
-async def test_tags_filter_and_positions_pass_over_what_does_not_match():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG", filter="even") as consumer:
+async def test_positions_advance_over_messages_that_the_tag_filter_rejects(cluster):
+    async with PullConsumer(cluster.namesrv, "CG", filter="even") as consumer:
         fill(cluster, 10)
         [queue] = await consumer.queues("T")
         await consumer.assign([queue])
@@ -122,13 +120,12 @@ async def test_tags_filter_and_positions_pass_over_what_does_not_match():
         assert consumer.positions == {queue: 10}
 
 
-async def test_a_killed_leader_does_not_stop_reading():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
-        fill(cluster, 10)
-        await consumer.assign(await consumer.queues("T"))
-        assert len(await consumer.poll(5)) == 5
-        await cluster.group.nodes[0].kill()
-        assert len(await consumer.poll(5, timeout=5)) == 5
+async def test_a_killed_leader_does_not_stop_reading(cluster, puller):
+    fill(cluster, 10)
+    await puller.assign(await puller.queues("T"))
+    assert len(await puller.poll(5)) == 5
+    await cluster.group.nodes[0].kill()
+    assert len(await puller.poll(5, timeout=5)) == 5
 
 
 async def test_a_queue_that_cannot_be_read_costs_no_message_of_another(monkeypatch):
@@ -150,7 +147,7 @@ async def test_a_queue_that_cannot_be_read_costs_no_message_of_another(monkeypat
             await consumer.poll(3)
 
 
-async def test_what_is_not_assigned_or_does_not_exist_is_an_error():
+async def test_unassigned_and_missing_queues_are_errors():
     async with fake_cluster() as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
         with pytest.raises(InvalidArgumentError, match="no queue is assigned"):
             await consumer.poll()
@@ -162,8 +159,8 @@ async def test_what_is_not_assigned_or_does_not_exist_is_an_error():
             await consumer.queues("nowhere")
 
 
-async def test_a_queue_that_stays_unreadable_is_an_error_and_a_short_failure_is_a_delay():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG", timeout=10) as consumer:
+async def test_a_queue_that_stays_unreadable_is_an_error_and_a_short_failure_is_a_delay(cluster):
+    async with PullConsumer(cluster.namesrv, "CG", timeout=10) as consumer:
         fill(cluster, 1)
         await consumer.assign(await consumer.queues("T"))
         for node in cluster.group.nodes:
@@ -177,26 +174,41 @@ async def test_a_queue_that_stays_unreadable_is_an_error_and_a_short_failure_is_
         assert await poll_all(consumer, 1)
 
 
-async def test_what_comes_before_a_message_that_cannot_be_read_is_returned_and_then_the_error():
-    async with fake_cluster(topics={"T": 1}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
-        fill(cluster, 3)
-        cluster.group.store("T", 0, b"no zlib stream", b"", sys_flag=SYS_COMPRESSED)
-        await consumer.assign(await consumer.queues("T"))
-        assert len(await consumer.poll(32)) == 3
-        with pytest.raises(RefusedError, match="the message at offset 3 of T/broker-a/0: zlib stream"):
-            await consumer.poll(32)
+async def test_a_poll_returns_messages_before_an_unreadable_one_and_then_raises(cluster, puller):
+    fill(cluster, 3)
+    cluster.group.store("T", 0, b"no zlib stream", b"", sys_flag=SYS_COMPRESSED)
+    await puller.assign(await puller.queues("T"))
+    assert len(await puller.poll(32)) == 3
+    with pytest.raises(RefusedError, match="the message at offset 3 of T/broker-a/0: zlib stream"):
+        await puller.poll(32)
+    fill(cluster, 1)
+    async with PullConsumer(cluster.namesrv, "CG", keep_unreadable=True) as keeping:
+        await keeping.assign(await keeping.queues("T"))
+        *_, unreadable, behind = await keeping.poll(32)
+    assert (unreadable.queue_offset, unreadable.body, behind.fault) == (3, b"no zlib stream", None)
+    assert unreadable.fault.startswith("zlib stream")
+
+
+async def test_a_topic_that_was_made_again_is_read_from_its_first_message(cluster, puller):
+    fill(cluster, 3)
+    await puller.assign(await puller.queues("T"))
+    assert len(await puller.poll(32)) == 3
+    cluster.group.queues["T", 0].clear()
+    cluster.group.created["T"] += 1
+    await puller.commit()
+    assert not cluster.group.offsets
+    fill(cluster, 7)
+    assert [message.queue_offset for message in await poll_all(puller, 7)] == list(range(7))
+    await puller.commit()
+    assert cluster.group.offsets["CG", "T", 0] == 7
 
 
 def pulls_of(cluster, queue_id):
-    node = cluster.group.nodes[0]
-    return [
-        command.ext
-        for command in node.received
-        if command.code == RequestCode.PULL_MESSAGE and command.ext["queueId"] == str(queue_id)
-    ]
+    pulls = [command.ext for command in cluster.requests(RequestCode.PULL_MESSAGE)]
+    return [ext for ext in pulls if ext["queueId"] == str(queue_id)]
 
 
-async def test_a_queue_without_messages_is_asked_once_while_others_bring_some():
+async def test_an_empty_queue_is_pulled_once_while_other_queues_have_messages():
     async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
         await consumer.assign(await consumer.queues("T"))
         for _ in range(10):
@@ -218,7 +230,7 @@ async def test_a_poll_does_not_wait_for_the_long_poll_of_an_earlier_one():
         assert [ext["suspendTimeoutMillis"] for ext in pulls_of(cluster, 1)][1:] == ["0"]
 
 
-async def test_seeking_discards_what_an_earlier_poll_still_waits_for():
+async def test_seeking_discards_the_pending_pull_of_an_earlier_poll():
     async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
         await consumer.assign(await consumer.queues("T"))
         fill(cluster, 3)
@@ -226,3 +238,23 @@ async def test_seeking_discards_what_an_earlier_poll_still_waits_for():
         fill(cluster, 3, queue_id=1)
         consumer.seek(("T", "broker-a", 1), 2)
         assert [(one.queue_id, one.queue_offset) for one in await consumer.poll(3, timeout=10)] == [(1, 2)]
+
+
+async def test_a_pull_that_failed_after_a_poll_does_not_fail_the_next_poll():
+    """A topic that was missing may exist again."""
+    async with fake_cluster(topics={"T": 2}) as cluster, PullConsumer(cluster.namesrv, "CG") as consumer:
+        node, gone = cluster.group.nodes[0], asyncio.Event()
+
+        async def pulled(command):
+            if command.ext["queueId"] == "1" and not gone.is_set():
+                await gone.wait()
+                return make_response(command, ResponseCode.TOPIC_NOT_EXIST, "topic T does not exist")
+            return await node._pull(command)
+
+        node.on[RequestCode.PULL_MESSAGE] = pulled
+        await consumer.assign(await consumer.queues("T"))
+        fill(cluster, 1)
+        assert len(await consumer.poll(1, timeout=10)) == 1
+        gone.set()
+        await until(lambda: all(one.task.done() for one in consumer._pulls.values()))
+        assert await consumer.poll(1, timeout=0) == []

@@ -1,4 +1,4 @@
-"""Shares of a group: every queue has exactly one reader, whatever the strategy and the order of the lists."""
+"""Shares of a group: every queue has exactly one reader, with any strategy and any order of the lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger_client import (
 from dledger_client.rebalance import STRATEGIES
 
 JAVA = json.loads((Path(__file__).parent / "java_strategies.json").read_text())
-"""Shares that the strategies of RocketMQ's Java client compute, 5.3.3 and 4.9.8 alike: places in the sorted queues."""
+"""Shares by the strategies of RocketMQ's Java client, equal in 5.3.3 and 4.9.8, as places in the sorted queues."""
 
 members = st.lists(st.text("abc123@#", min_size=1, max_size=6), min_size=1, max_size=12, unique=True)
 queue_lists = st.integers(0, 40).map(lambda count: [MessageQueue("T", f"broker-{n % 3}", n // 3) for n in range(count)])
@@ -70,14 +70,14 @@ def test_shares_are_those_of_members_written_in_java(case):
 
 
 @given(members=members, queues=queue_lists)
-def test_in_a_circle_neighbours_go_to_different_members(members, queues):
+def test_allocate_circle_gives_queues_to_the_members_in_turn(members, queues):
     owner = {queue: member for member in members for queue in allocate_circle(member, members, queues)}
     ordered = sorted(queues)
     for place, queue in enumerate(ordered):
         assert owner[queue] == sorted(members)[place % len(members)]
 
 
-def test_by_configuration_a_member_reads_what_it_is_told_and_its_share_of_the_retries():
+def test_allocate_by_config_gives_the_listed_queues_and_a_share_of_the_retries():
     topic = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
     retries = [MessageQueue("%RETRY%CG", "broker-a", 0)]
     told = allocate_by_config(iter([("T", "broker-a", 3), ("T", "broker-a", 1), ("T", "gone", 0)]))

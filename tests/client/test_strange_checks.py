@@ -1,6 +1,4 @@
-"""Questions about transactions (39) of all kinds, as they come over a connection of a producer: each is answered or
-logged, and the next one is heard.
-"""
+"""Random check-backs (39) over a producer's connection are answered or logged, and the next check-back is heard."""
 
 from __future__ import annotations
 
@@ -30,14 +28,14 @@ VALUES: Final = st.one_of(
 
 @st.composite
 def fields(draw: st.DrawFn) -> dict[str, str]:
-    """Those of a question, some left out, some changed."""
+    """Draw the fields of a check-back, some left out, some changed."""
     kept = {name: value for name, value in SOUND.ext.items() if draw(st.integers(0, 19)) < 19}
     return kept | draw(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=2))
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """A record, of which some bytes are others, or that is cut off, or something else."""
+    """Draw a record, perhaps with changed bytes or cut off, or something else."""
     data = bytearray(SOUND.body)
     kind = draw(st.sampled_from(["sound", "changed", "cut", "longer", "other"]))
     if kind == "other":
@@ -51,7 +49,7 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 
 class Heard(logging.Handler):
-    """What the client logs, and what nobody has caught."""
+    """Log of the client, and exceptions that nobody has caught."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -63,9 +61,9 @@ class Heard(logging.Handler):
 
 
 class Asked:
-    """A producer that hears brokers over a connection, and whose answers to them are kept.
+    """Producer that gets requests of brokers over a connection. Its answers are recorded.
 
-    `decision` is what its application says.
+    `decision` is the application's decision.
     """
 
     def __init__(self, decision: Decision) -> None:
@@ -88,10 +86,10 @@ class Asked:
         self.ends.append(decode_ext(EndTransactionHeader, ext))
 
     async def hear(self, command: RemotingCommand) -> None:
-        """Have it come from the broker, and everything follow that does."""
+        """Deliver a request of the broker, and run everything that follows."""
         self.connection.data_received(encode_command(command))
         async with asyncio.timeout(10):
-            await asyncio.gather(*self.producer._checks)
+            await asyncio.gather(*self.producer._check_tasks)
 
 
 @settings(max_examples=400, deadline=None)
@@ -102,7 +100,7 @@ class Asked:
     flag=st.sampled_from([0, FLAG_ONEWAY]),
     decision=st.sampled_from(["commit", "rollback", "unknown"]),
 )
-def test_a_question_is_answered_or_logged_and_the_next_one_is_heard(
+def test_a_strange_check_back_is_answered_or_logged_and_the_next_is_heard(
     ext: dict[str, str], body: bytes, serialize_type: int, flag: int, decision: str
 ) -> None:
     strange = RemotingCommand(SOUND.code, ext=ext, body=body, serialize_type=serialize_type, flag=flag)
@@ -124,4 +122,4 @@ def test_a_question_is_answered_or_logged_and_the_next_one_is_heard(
     assert heard.tracebacks == []
     assert asked.transactions[-1].body == b"the next one"
     assert len(asked.ends) == len(asked.transactions) == 2 - len(heard.lines)
-    assert not asked.producer._checks
+    assert not asked.producer._check_tasks

@@ -1,7 +1,7 @@
-"""What servers push to our client (326, 220, 221), with headers and bodies that nobody should send.
+"""Requests that servers push to our client (326, 220, 221), with wrong headers and bodies.
 
-Nothing but what is documented is raised, for an exception out of a handler would end the connection with all that waits
-on it; and what is refused has changed nothing.
+No exception may leave the handling of a request: it would end the connection and all its pending requests. A refused
+request changes nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ reset_bodies = (
 
 
 class Wire:
-    """A connection that keeps what is sent over it."""
+    """Stand-in for a connection that records everything sent over it."""
 
     address = "10.0.0.1:10911"
     is_open = True
@@ -75,13 +75,13 @@ class Wire:
         self._decoder.receive_data(frame)
 
     def answers(self) -> Iterator[RemotingCommand]:
-        """What was answered since this was asked last."""
+        """Yield the answers since the last call."""
         while (frame := self._decoder.next_frame()) is not None:
             yield decode_command(frame)
 
 
 class Reading:
-    """What a consumer reads: it keeps where it is told to go on."""
+    """Stand-in for the assignments of a consumer that records the offsets of resets."""
 
     def __init__(self) -> None:
         self.resets: list[Mapping[MessageQueue, int]] = []
@@ -94,7 +94,7 @@ class Reading:
 
 
 class Asked:
-    """A consumer of group CG, and what it has done with one request."""
+    """Consumer of group CG, and its reaction to one request."""
 
     def __init__(self, code: int, ext: Mapping[str, str], body: bytes) -> None:
         self.wire, self.reading = Wire(), Reading()
@@ -121,7 +121,7 @@ def test_a_reset_that_can_be_read_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 2**63])
-def test_a_reset_to_where_no_queue_is_changes_nothing(offset: int) -> None:
+def test_a_reset_to_an_impossible_offset_changes_nothing(offset: int) -> None:
     asked = Asked(RESET, RESET_FIELDS, encode_reset({NamedQueue("broker-a", 0, "T"): offset}))
     assert (asked.is_taken, asked.reading.resets) == (False, [])
 
@@ -163,29 +163,54 @@ REPLY_FIELDS = {
     st.binary(max_size=30) | st.binary(max_size=30).map(zlib.compress),
     st.sampled_from(["own", "of another", "damaged", "none"]),
 )
-def test_a_reply_with_any_header_and_body_is_answered_once_and_given_to_who_waits_or_to_nobody(
+def test_a_strange_reply_is_answered_once_and_given_at_most_to_its_waiter(
     changed: dict[str, str], lacking: set[str], sys_flag: str, body: bytes, whose: str
 ) -> None:
-    async def scenario() -> None:
-        requests, wire = RequestsThatWait(), Wire()
-        core = ClientCore("127.0.0.1:1", on_request=requests.take)
-        with requests.one_more("client", asyncio.get_running_loop().time() + 10) as (marks, reply):
-            own = parse_properties(marks)[CORRELATION_ID]
-            texts = {"own": marks, "of another": f"{CORRELATION_ID}\x01another\x02", "damaged": marks[1:], "none": ""}
-            fields = {**REPLY_FIELDS, "sysFlag": sys_flag, "properties": texts[whose], **changed}
-            ext = {name: value for name, value in fields.items() if name not in lacking}
-            command = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, opaque=7, ext=ext, body=body)
-            core._on_request(cast(Connection, wire), command)
-            (answer,) = wire.answers()
-            assert (answer.opaque, answer.code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)) == (7, True)
-            is_own = parse_properties(ext.get("properties", "")).get(CORRELATION_ID) == own
-            assert reply.done() == (is_own and answer.code == ResponseCode.SUCCESS)
-            if reply.done():
-                assert isinstance(await reply, Reply)
-            else:
-                good = {**REPLY_FIELDS, "properties": marks}
-                core._on_request(cast(Connection, wire), RemotingCommand(command.code, opaque=8, ext=good, body=b"yes"))
-                assert (await reply).body == b"yes"
-        await core.close()
+    code, _ = asyncio.run(answered(changed, lacking, sys_flag, body, whose))
+    assert code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
 
-    asyncio.run(scenario())
+
+async def answered(
+    changed: dict[str, str], lacking: set[str], sys_flag: str, body: bytes, whose: str
+) -> tuple[int, Reply | None]:
+    """Push a reply, and a good one afterwards if the request still waits. Return the first answer and its reply."""
+    requests, wire, first = RequestsThatWait(), Wire(), None
+    core = ClientCore("127.0.0.1:1", on_request=requests.take)
+    with requests.one_more("client", asyncio.get_running_loop().time() + 10) as (marks, reply):
+        own = parse_properties(marks)[CORRELATION_ID]
+        texts = {"own": marks, "of another": f"{CORRELATION_ID}\x01another\x02", "damaged": marks[1:], "none": ""}
+        fields = {**REPLY_FIELDS, "sysFlag": sys_flag, "properties": texts[whose], **changed}
+        ext = {name: value for name, value in fields.items() if name not in lacking}
+        command = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, opaque=7, ext=ext, body=body)
+        core._on_request(cast(Connection, wire), command)
+        (answer,) = wire.answers()
+        assert answer.opaque == 7
+        is_own = parse_properties(ext.get("properties", "")).get(CORRELATION_ID) == own
+        assert reply.done() == (is_own and answer.code == ResponseCode.SUCCESS)
+        if reply.done():
+            first = await reply
+        else:
+            good = {**REPLY_FIELDS, "properties": marks}
+            core._on_request(cast(Connection, wire), RemotingCommand(command.code, opaque=8, ext=good, body=b"yes"))
+            assert [one.code for one in wire.answers()] == [ResponseCode.SUCCESS]
+            waited_for = parse_properties(marks)
+            assert await reply == Reply(b"yes", waited_for)
+    await core.close()
+    return answer.code, first
+
+
+@pytest.mark.parametrize(
+    ("whose", "sys_flag", "code"),
+    [
+        ("own", "0", ResponseCode.SUCCESS),
+        ("of another", "0", ResponseCode.SUCCESS),
+        ("own", "1", ResponseCode.SYSTEM_ERROR),
+    ],
+    ids=["waited for", "nobody's", "not compressed"],
+)
+async def test_a_pushed_reply_that_can_be_read_is_acknowledged_with_or_without_a_waiter(
+    whose: str, sys_flag: str, code: int
+) -> None:
+    told, reply = await answered({}, set(), sys_flag, b"no", whose)
+    assert told == code
+    assert (reply.body if reply else None) == (b"no" if (whose, sys_flag) == ("own", "0") else None)

@@ -1,9 +1,11 @@
-"""The blocking classes: used from threads, served by an event loop of their own."""
+"""The blocking classes are used from threads, and an event loop of their own serves them."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import logging
 import os
 import signal
 import subprocess
@@ -11,10 +13,11 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from unittest.mock import create_autospec
 
 import pytest
-from client_fakes import fake_cluster
+from consuming import ack, fill
 
 import dledger_client
 import dledger_client.consumer
@@ -22,6 +25,7 @@ from dledger_client import (
     AccountAdmin,
     Admin,
     ClientClosedError,
+    ConcurrentUseError,
     InvalidArgumentError,
     OrderlyConsumer,
     Producer,
@@ -37,42 +41,29 @@ from dledger_client import (
     SyncTransactionProducer,
     TransactionProducer,
 )
-from dledger_client.blocking import Blocking, ClosedAfterUse
-from dledger_client.sync import ConsumerOptions, ProducerOptions
+from dledger_client.blocking import Blocking, ClosedAfterUse, evaluate
 from dledger_remoting.codes import RequestCode
 
 FACES = {
-    SyncProducer: (Producer, {"start"}, set()),
-    SyncAdmin: (Admin, {"start"}, set()),
-    SyncTransactionProducer: (TransactionProducer, {"start"}, set()),
-    SyncSimpleConsumer: (SimpleConsumer, {"start"}, set()),
-    SyncPullConsumer: (PullConsumer, {"start"}, set()),
-    SyncConsumer: (
-        PushConsumer,
-        {"start", "run_forever", "client_id"},
-        {"handler", "concurrency", "close_timeout"},
-    ),
+    SyncProducer: Producer,
+    SyncAdmin: Admin,
+    SyncTransactionProducer: TransactionProducer,
+    SyncSimpleConsumer: SimpleConsumer,
+    SyncPullConsumer: PullConsumer,
+    SyncConsumer: PushConsumer,
 }
-"""Each blocking class, the asynchronous one that it is the face of, and the calls and options that it leaves out:
-making it starts it, and who iterates needs no handler.
-"""
+"""Each blocking class, and the asynchronous class that `.ci/facade.py` writes its calls from."""
 ASYNCHRONOUS_ONLY = {AccountAdmin, OrderlyConsumer}
-"""`SyncConsumer` has `orderly=True`; accounts have a command line."""
+"""Asynchronous classes without a blocking one: `SyncConsumer` has `orderly=True`, and accounts have a command line."""
+
+
+async def nothing():
+    """Do nothing, as the close of a client that was never started."""
 
 
 @pytest.fixture
-def cluster():
-    """A fake cluster on an event loop in a thread, as the blocking client needs one beside itself."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    context = fake_cluster(topics={"T": 1})
-    started = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
-    yield started
-    asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+def cluster(threaded_cluster):
+    return threaded_cluster
 
 
 def test_messages_go_through_without_an_event_loop_of_the_program(cluster):
@@ -92,49 +83,28 @@ def test_messages_go_through_without_an_event_loop_of_the_program(cluster):
         assert [status.lag for status in admin.offsets("CG", "T")] == [0]
 
 
+def in_threads(*calls):
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_messages_may_be_acknowledged_from_any_thread(cluster):
-    with SyncProducer(cluster.namesrv) as producer:
-        producer.send_batch("T", [b"x"] * 8)
+    fill(cluster, 8)
     with SyncConsumer(cluster.namesrv, "CG", "T", auto_ack=False) as consumer:
         messages = []
         while len(messages) < 8:
             messages += consumer.receive(8, timeout=10)
-        threads = [threading.Thread(target=message.ack) for message in messages]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(message.ack for message in messages))
         consumer.commit()
         assert cluster.group.offsets["CG", "T", 0] == 8
 
 
-def test_a_message_that_was_given_back_is_not_acknowledged_by_asking_for_the_next_one(cluster, monkeypatch):
-    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 0.0)
-    with SyncProducer(cluster.namesrv) as producer:
-        producer.send_batch("T", [b"x"] * 3)
-    with pytest.raises(ZeroDivisionError):
-        give_one_back_and_fail_at_the_next(cluster)
-    assert cluster.group.offsets.get(("CG", "T", 0), 0) == 0
-
-
-def give_one_back_and_fail_at_the_next(cluster):
-    with SyncConsumer(cluster.namesrv, "CG", "T", orderly=True) as consumer:
-        for message in consumer:
-            if message.reconsume_times == 1:
-                raise ZeroDivisionError
-            assert message.queue_offset == 0
-            message.retry()
-            while not consumer._consumer._running.offers:
-                time.sleep(0.001)
-
-
 def test_many_threads_may_send_at_the_same_time(cluster):
     with SyncProducer(cluster.namesrv) as producer:
-        threads = [threading.Thread(target=lambda: [producer.send("T", b"x") for _ in range(20)]) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[lambda: [producer.send("T", b"x") for _ in range(20)]] * 5)
     assert len(cluster.group.bodies("T")) == 100
 
 
@@ -144,17 +114,19 @@ def test_errors_are_those_of_the_asynchronous_call(cluster):
     assert failure.value.outcome == "not_sent"
 
 
-def test_a_closed_client_says_so(cluster):
-    producer = SyncProducer(cluster.namesrv)
-    producer.close()
-    with pytest.raises(ClientClosedError):
-        producer.send("T", b"x")
+CALLS = {
+    SyncProducer: lambda client: client.send("T", b"x"),
+    SyncAdmin: lambda client: client.topics(),
+    partial(SyncConsumer, group="CG", subscriptions="T"): lambda client: client.receive(1),
+}
 
 
-@pytest.mark.parametrize("kind", [SyncProducer, SyncAdmin, lambda address: SyncConsumer(address, "CG", "T")])
-def test_closing_twice_is_closing_once(cluster, kind):
-    with kind(cluster.namesrv) as client:
+@pytest.mark.parametrize(("make", "call"), CALLS.items())
+def test_a_client_that_is_closed_twice_refuses_calls(cluster, make, call):
+    with make(cluster.namesrv) as client:
         client.close()
+    with pytest.raises(ClientClosedError):
+        call(client)
 
 
 def test_a_client_that_cannot_start_leaves_no_thread(cluster, tmp_path):
@@ -167,63 +139,27 @@ def test_a_client_that_cannot_start_leaves_no_thread(cluster, tmp_path):
 
 
 def calls(kind):
-    """The public calls of a class, each with its parameters, which have names, places and defaults."""
-    return {
-        name: list(inspect.signature(member).parameters.values())
-        for name, member in vars(kind).items()
-        if callable(member) and not name.startswith("_")
-    }
+    """Return the public calls of a blocking class, each with its parameters."""
+    names = {name for part in kind.__mro__ if issubclass(part, ClosedAfterUse) for name in vars(part)}
+    found = {name: inspect.getattr_static(kind, name) for name in names if not name.startswith("_")}
+    return {name: list(inspect.signature(call).parameters.values()) for name, call in found.items() if callable(call)}
 
 
-def shapes(kind):
-    """The same without types, which differ: a blocking call returns what the other one promises."""
-    return {name: [(at.name, at.kind, at.default) for at in call] for name, call in calls(kind).items()}
-
-
-def properties(kind):
-    return {name for name, member in vars(kind).items() if isinstance(member, property) and not name.startswith("_")}
-
-
-def options(kind):
-    """What a constructor takes, with what it takes as the options of another class."""
-    names = dict(inspect.signature(kind.__init__).parameters)
-    unpacked = {SyncProducer: ProducerOptions, SyncConsumer: ConsumerOptions}.get(kind)
-    if unpacked is not None:
-        del names["options"]
-        names |= unpacked.__annotations__
-    return set(names)
-
-
-@pytest.mark.parametrize("blocking", FACES)
-def test_what_can_be_asked_asynchronously_can_be_asked_blocking(blocking):
-    asynchronous, absent, _ = FACES[blocking]
-    expected = {name: shape for name, shape in shapes(asynchronous).items() if name not in absent}
-    assert shapes(blocking) == expected
-    assert properties(blocking) == properties(asynchronous) - absent
-
-
-@pytest.mark.parametrize("blocking", FACES)
-def test_a_blocking_class_is_made_with_the_options_of_the_asynchronous_one(blocking):
-    asynchronous, _, absent = FACES[blocking]
-    assert options(blocking) == options(asynchronous) - absent
-
-
-def test_every_blocking_class_has_its_asynchronous_one_and_every_client_but_two_a_blocking_one():
+def test_every_client_class_has_a_blocking_counterpart_except_two():
     exported = [kind for kind in map(vars(dledger_client).get, dledger_client.__all__) if inspect.isclass(kind)]
     assert {kind for kind in exported if issubclass(kind, ClosedAfterUse)} == set(FACES)
     asynchronous = {kind for kind in exported if inspect.iscoroutinefunction(getattr(kind, "start", None))}
-    blocking_ones = {kind for kind, _, _ in FACES.values()}
-    assert asynchronous - blocking_ones == ASYNCHRONOUS_ONLY
+    assert asynchronous - set(FACES.values()) == ASYNCHRONOUS_ONLY
 
 
 @pytest.mark.parametrize("blocking", FACES)
 def test_a_blocking_call_hands_on_every_argument(blocking):
-    """`SyncConsumer` finishes messages itself, from whichever thread: that has tests of its own."""
-    asynchronous = FACES[blocking][0]
+    """`SyncConsumer` finishes messages itself, from any thread, and has tests of its own for that."""
+    asynchronous = FACES[blocking]
     face = object.__new__(blocking)
-    face._blocking = Blocking("test", asyncio.sleep(0))
+    face._blocking = Blocking("test", asyncio.sleep(0), nothing)
     asked = create_autospec(asynchronous, instance=True)
-    face._producer = face._consumer = face._admin = asked
+    face._client = asked
     own = {"close"} | ({"nack", "receive"} if blocking is SyncConsumer else set())
     try:
         for name, parameters in calls(blocking).items():
@@ -235,29 +171,6 @@ def test_a_blocking_call_hands_on_every_argument(blocking):
                 assert signature.bind(face, *call.args, **call.kwargs).arguments == {"self": face, **given}, name
     finally:
         face._blocking.stop()
-
-
-def test_a_call_under_way_ends_when_another_thread_stops_the_loop():
-    blocking = Blocking("test", asyncio.sleep(0))
-    begun = threading.Event()
-    told: list[type[BaseException]] = []
-
-    async def work():
-        begun.set()
-        await asyncio.Event().wait()
-
-    def call():
-        try:
-            blocking.run(work())
-        except ClientClosedError as error:
-            told.append(type(error))
-
-    caller = threading.Thread(target=call)
-    caller.start()
-    begun.wait()
-    blocking.stop()
-    caller.join(timeout=10)
-    assert told == [ClientClosedError]
 
 
 def test_closing_from_another_thread_ends_the_iteration(cluster):
@@ -276,8 +189,7 @@ def test_closing_from_another_thread_within_the_with_block_commits(cluster):
         await asyncio.to_thread(go_on.wait)
         return await node.handle(command, None)
 
-    with SyncProducer(cluster.namesrv) as producer:
-        producer.send_batch("T", [b"x"] * 4)
+    fill(cluster, 4)
     with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
         node.on[RequestCode.UPDATE_CONSUMER_OFFSET] = slow
         messages = [next(consumer) for _ in range(4)]
@@ -290,9 +202,35 @@ def test_closing_from_another_thread_within_the_with_block_commits(cluster):
     assert cluster.group.offsets["CG", "T", 0] == 4
 
 
+@pytest.mark.parametrize("close_timeout", [60, 0])
+def test_closing_waits_only_for_living_threads_that_hold_a_message(cluster, close_timeout):
+    taken, finish = threading.Event(), threading.Event()
+
+    def work():
+        next(consumer)
+        taken.set()
+        finish.wait()
+        next(consumer, None)
+
+    fill(cluster, 3)
+    consumer = SyncConsumer(cluster.namesrv, "CG", "T", close_timeout=close_timeout)
+    worker, ended, closing = (threading.Thread(target=act) for act in (work, lambda: next(consumer), consumer.close))
+    worker.start()
+    taken.wait()
+    ended.start()
+    ended.join()
+    next(consumer).ack()
+    closing.start()
+    closing.join(timeout=0.1 if close_timeout else None)
+    assert closing.is_alive() == (close_timeout > 0)
+    finish.set()
+    closing.join()
+    worker.join()
+    assert (cluster.group.offsets.get(("CG", "T", 0)) == 1) == (close_timeout > 0)
+
+
 def test_a_closed_consumer_hands_out_nothing_more(cluster):
-    with SyncProducer(cluster.namesrv) as producer:
-        producer.send_batch("T", [b"x"] * 4)
+    fill(cluster, 4)
     with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
         next(consumer)
         consumer.close()
@@ -300,7 +238,7 @@ def test_a_closed_consumer_hands_out_nothing_more(cluster):
 
 
 def test_a_call_that_is_cut_off_may_have_taken_effect():
-    blocking = Blocking("test", asyncio.sleep(0))
+    blocking = Blocking("test", asyncio.sleep(0), nothing)
 
     async def stop_meanwhile():
         stopping = threading.Thread(target=blocking.stop)
@@ -312,7 +250,9 @@ def test_a_call_that_is_cut_off_may_have_taken_effect():
     assert failure.value.outcome == "unknown"
 
 
-def test_messages_that_an_interrupted_poll_had_found_are_read_again(cluster, monkeypatch):
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Make a signal's handler raise in the next blocking call, just when its result is there."""
     ready = Future.result
 
     def interrupted(future, timeout=None):
@@ -320,12 +260,16 @@ def test_messages_that_an_interrupted_poll_had_found_are_read_again(cluster, mon
         assert ready(future, timeout)
         raise KeyboardInterrupt
 
+    return lambda: monkeypatch.setattr(Future, "result", interrupted)
+
+
+def test_messages_that_an_interrupted_poll_had_found_are_read_again(cluster, interrupt):
     with SyncProducer(cluster.namesrv) as producer:
         sent = [producer.send("T", body) and body for body in (b"1", b"2", b"3")]
     with SyncPullConsumer(cluster.namesrv, "CG") as consumer:
         (queue,) = consumer.queues("T")
         consumer.assign([queue])
-        monkeypatch.setattr(Future, "result", interrupted)
+        interrupt()
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(10, timeout=5.0)
         consumer.commit()
@@ -333,34 +277,32 @@ def test_messages_that_an_interrupted_poll_had_found_are_read_again(cluster, mon
         assert [message.body for message in consumer.poll(10, timeout=5.0)] == sent
 
 
+def refused_after_a_fork(client, call, words):
+    """Check that a forked process is refused a call with these words, and can close its copy of the client."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            call()
+        except ClientClosedError as error:
+            logging.basicConfig(format="%(message)s", force=True)
+            client.close()
+            os._exit(0 if words in str(error) else 2)
+        except StopIteration:
+            os._exit(3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_forked_process_is_told_to_make_its_own_client(cluster):
     with SyncProducer(cluster.namesrv) as producer:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(10)
-            try:
-                producer.send("T", b"x")
-            except ClientClosedError as error:
-                producer.close()
-                os._exit(0 if "make one in each process" in str(error) else 2)
-            os._exit(3)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        refused_after_a_fork(producer, lambda: producer.send("T", b"x"), "make one in each process")
         assert producer.send("T", b"x").queue_offset == 0
 
 
-def test_a_forked_process_does_not_take_a_consumer_that_is_not_its_own_for_one_at_its_end(cluster):
+def test_a_forked_process_cannot_iterate_the_consumer_of_its_parent(cluster):
     with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(10)
-            try:
-                next(consumer)
-            except ClientClosedError as error:
-                os._exit(0 if "make one in each process" in str(error) else 2)
-            except StopIteration:
-                os._exit(3)
-            os._exit(4)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        refused_after_a_fork(consumer, lambda: next(consumer), "make one in each process")
 
 
 def test_a_signal_handler_may_close_the_client_that_it_has_interrupted():
@@ -369,7 +311,7 @@ import asyncio, signal
 from dledger_client.blocking import Blocking
 from dledger_client import ClientClosedError
 
-blocking = Blocking("test", asyncio.sleep(0))
+blocking = Blocking("test", asyncio.sleep(0), lambda: asyncio.sleep(0))
 signal.signal(signal.SIGUSR1, lambda *_: blocking.finish(asyncio.sleep(0)))
 schedule = asyncio.run_coroutine_threadsafe
 
@@ -386,3 +328,99 @@ except ClientClosedError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
     assert (done.stdout, done.stderr) == ("the client is closed\n", "")
+
+
+def test_messages_that_an_interrupted_receive_had_taken_come_with_the_next_one(cluster, interrupt):
+    with SyncProducer(cluster.namesrv) as producer, SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        producer.send_batch("T", [b"1", b"2", b"3"])
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.receive(3, timeout=5.0)
+        received = []
+        while len(received) < 3:
+            received += consumer.receive(2, timeout=5.0)
+        assert [message.body for message in received] == [b"1", b"2", b"3"]
+        ack(received)
+        consumer.commit()
+        assert cluster.group.offsets["CG", "T", 0] == 3
+
+
+def test_messages_that_were_there_before_the_call_was_interrupted_come_with_the_next_one(cluster, monkeypatch):
+    """1. A receive is handed to the loop. 2. It ends there. 3. A signal's handler raises before its future is known."""
+    hand_over = asyncio.run_coroutine_threadsafe
+
+    def interrupted(work, loop):
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", hand_over)
+        assert hand_over(work, loop).result(10.0)
+        raise KeyboardInterrupt
+
+    with SyncProducer(cluster.namesrv) as producer, SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        producer.send_batch("T", [b"1", b"2", b"3"])
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.receive(3, timeout=5.0)
+        received = [message for _ in range(3) for message in consumer.receive(2, timeout=1.0)]
+        assert [message.body for message in received] == [b"1", b"2", b"3"]
+
+
+def test_a_message_that_an_interrupted_iteration_had_taken_is_the_next_one(cluster):
+    class Interrupts:
+        """Lock after whose release a signal's handler runs, once."""
+
+        is_due = True
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            if self.is_due:
+                self.is_due = False
+                raise KeyboardInterrupt
+
+    with SyncProducer(cluster.namesrv) as producer, SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        producer.send_batch("T", [b"1", b"2"])
+        consumer._receive_lock = Interrupts()
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        assert [next(consumer).body for _ in range(2)] == [b"1", b"2"]
+
+
+def on_its_own_thread(client, call):
+    """Return the result of a blocking call in a callback on the client's thread."""
+    return asyncio.run_coroutine_threadsafe(evaluate(call), client._blocking._loop).result(10)
+
+
+def test_a_blocking_call_by_a_callback_on_the_clients_own_thread_is_an_error_at_once(cluster):
+    with SyncProducer(cluster.namesrv) as producer:
+        for call in (lambda: producer.send("T", b"x"), producer.close):
+            with pytest.raises(ConcurrentUseError, match="own thread"):
+                on_its_own_thread(producer, call)
+        assert producer.send("T", b"x").queue_offset == 0
+    with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        with pytest.raises(ConcurrentUseError):
+            on_its_own_thread(consumer, lambda: next(consumer))
+        assert next(consumer).body == b"x"
+
+
+def test_a_forked_process_cannot_acknowledge_a_message_of_its_parent(cluster, capfd):
+    with SyncProducer(cluster.namesrv) as producer, SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
+        producer.send("T", b"x")
+        refused_after_a_fork(consumer, next(consumer).ack, "which alone can acknowledge it")
+        assert f"dledger consumer belongs to process {os.getpid()}, which closes it" in capfd.readouterr().err
+
+
+def test_an_unreferenced_client_warns_and_leaves_its_group(cluster):
+    before = set(threading.enumerate())
+    gc.disable()
+    consumer = [SyncConsumer(cluster.namesrv, "CG", "T")]
+    consumer.append(consumer)  # a cycle, so that the collector ends it
+    (thread,) = set(threading.enumerate()) - before
+    while not cluster.group.members["CG"]:
+        time.sleep(0.001)
+    del consumer
+    with pytest.warns(ResourceWarning, match="dledger consumer was never closed"):
+        gc.collect()
+    gc.enable()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert RequestCode.UNREGISTER_CLIENT in cluster.group.nodes[0].codes()

@@ -1,4 +1,4 @@
-"""Random lives of a blocking consumer that threads share, against the sentence of `test_takers_model`."""
+"""Random histories of a blocking consumer that threads share, with the property of `test_takers_model`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hand_loop import HandLoop
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from test_takers_model import PLACES, QUEUES, UNCOPYABLE, Brokers, Model, pick
+from test_takers_model import PLACES, QUEUES, SMALL, UNCOPYABLE, Brokers, Model, brokers_on, pick
 
 from dledger_client import SyncConsumer
 
 
 class Taker(threading.Thread):
-    """A thread that asks for a message when it is told to, and ends when it is told to."""
+    """Thread that asks for a message, and ends, when it is told to."""
 
     def __init__(self, life: BlockingLife) -> None:
         super().__init__(daemon=True)
@@ -52,32 +52,20 @@ class BlockingLife(RuleBasedStateMachine):
 
     @initialize(auto_ack=st.booleans())
     def begin(self, auto_ack=True):
-        """Another consumer, and with it another loop, goes on with what the brokers have."""
+        """Start another consumer with another loop, which continues with the brokers' state."""
         before = self.brokers
         self.auto_ack = auto_ack
         self.takers: list[Taker] = []
         self.received = []
         self.loop = HandLoop()
 
-        async def serve():
-            self.brokers = Brokers(self.model)
-            if before is not None:
-                self.brokers.cluster.group.queues = before.cluster.group.queues
-                self.brokers.cluster.group.offsets = before.cluster.group.offsets
-            for server in self.brokers.cluster.servers():
-                self.loop.serve(server)
-
-        self.loop.do(serve())
+        self.brokers = self.loop.do(brokers_on(self.loop, self.model))
+        if before is not None:
+            self.brokers.cluster.group.queues = before.cluster.group.queues
+            self.brokers.cluster.group.offsets = before.cluster.group.offsets
         with patch.object(asyncio, "new_event_loop", lambda: self.loop):
-            self.consumer = SyncConsumer(
-                self.brokers.cluster.namesrv,
-                "CG",
-                "T",
-                auto_ack=auto_ack,
-                max_outstanding=8,
-                pull_batch_size=4,
-                client_id="member-1",
-            )
+            address, options = self.brokers.cluster.namesrv, {"client_id": "member-1", "close_timeout": 0, **SMALL}
+            self.consumer = SyncConsumer(address, "CG", "T", auto_ack=auto_ack, **options)
         self.on_loop(self.loop.advance(0.7))
 
     def on_loop(self, work):
@@ -86,12 +74,12 @@ class BlockingLife(RuleBasedStateMachine):
         return result
 
     def steady(self) -> None:
-        """Until every thread has its message, or waits for one, and the loop has nothing to do."""
+        """Wait until every thread has its message or waits for one, and the loop is idle."""
         deadline = time.monotonic() + 10
         while True:
             asyncio.run_coroutine_threadsafe(self.loop.until_idle(), self.loop).result(timeout=10)
             asking = [taker for taker in self.takers if not taker.answered.is_set()]
-            waiting = [one for one in self.consumer._consumer._running.offers._waiters if not one.done()]
+            waiting = [one for one in self.consumer._client._running.offers._waiters if not one.done()]
             if not asking or waiting:
                 break
             assert time.monotonic() < deadline
@@ -118,7 +106,7 @@ class BlockingLife(RuleBasedStateMachine):
     @precondition(lambda self: any(taker.answered.is_set() for taker in self.takers))
     @rule(place=PLACES)
     def end_thread(self, place):
-        """A thread ends with what it has."""
+        """End a thread that still holds its message."""
         taker = pick(place, [taker for taker in self.takers if taker.answered.is_set()])
         taker.order("end")
         taker.join(timeout=10)
@@ -136,7 +124,7 @@ class BlockingLife(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def receive(self, count):
-        if self.consumer._consumer._running.offers:
+        if self.consumer._client._running.offers:
             self.received += self.consumer.receive(count)
             self.steady()
 
@@ -146,7 +134,7 @@ class BlockingLife(RuleBasedStateMachine):
 
     @rule(there=st.booleans())
     def other_member(self, there):
-        """Takes half of the queues away, or gives them back."""
+        """Let another member join and take half of the queues, or leave."""
 
         async def change():
             members = self.brokers.cluster.group.members["CG"]
@@ -184,7 +172,7 @@ class BlockingLife(RuleBasedStateMachine):
         self.begin(auto_ack=False)
         for _ in range(20):
             self.on_loop(self.loop.advance(5))
-            while self.consumer._consumer._running.offers:
+            while self.consumer._client._running.offers:
                 for message in self.consumer.receive(32):
                     self.model.finish(message)
                     message.ack()
@@ -194,7 +182,7 @@ class BlockingLife(RuleBasedStateMachine):
             assert self.brokers.committed(topic, queue_id) == end
 
 
-def test_only_what_its_thread_has_finished_is_ever_committed(caplog):
+def test_a_commit_covers_only_messages_finished_by_their_thread(caplog):
     caplog.set_level("CRITICAL")
     run_state_machine_as_test(
         BlockingLife, settings=settings(max_examples=40, stateful_step_count=30, derandomize=True, deadline=None)

@@ -1,9 +1,9 @@
-"""Random lives of a consumer group against one sentence: a message is finished by its taker, or not acknowledged.
+"""Random histories of a consumer group with one property: a message is finished by its taker, or not acknowledged.
 
-The model knows which deliveries their takers have finished and which copies are stored in the retry topic. Whatever
-happens (takers that ask, are cut off, fail, give back or end; handlers; members that join, leave and die; brokers that
-hold up commits and copies), a broker is never told an offset that lies behind a message which nobody has finished. At
-the end everything is finished, and committed: a rule that acknowledges nothing would keep the sentence too.
+The model knows which deliveries their takers have finished and which copies are in the retry topic. Takers ask, are cut
+off, fail, give back or end. Members join, leave and die. Brokers hold up commits and copies. A broker never gets an
+offset behind a message that nobody has finished. At the end everything is finished and committed, since a client that
+acknowledges nothing would keep the property too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from dledger_remoting.properties import parse_properties
 
 QUEUES = 2
 UNCOPYABLE = b"a\x01b\x01c"
-"""Properties that hold what separates them: of such a message there can be no copy."""
+"""Properties that contain their separators. Such a message cannot be copied."""
+
+SMALL = {"max_outstanding": 8, "pull_batch_size": 4}
+"""Options of consumers that meet their limits within a few messages."""
 
 Key = tuple[str, int, int]
 """Topic, queue id, offset."""
@@ -38,12 +41,12 @@ def key_of(message) -> Key:
 
 
 class Model:
-    """What may be committed, and the judge of what is."""
+    """Offsets that may be committed, and the check of each commit."""
 
     def __init__(self) -> None:
         self.done: set[Key] = set()
         self._settled: set[int] = set()
-        self._kept = []  # or an id would be another delivery's later
+        self._kept = []  # keeps messages alive, so that no later delivery gets the same id
         self._given_back = []
 
     def finish(self, message) -> None:
@@ -55,7 +58,7 @@ class Model:
             self._given_back.append(message)
 
     def _settle(self, message) -> bool:
-        """The first word about a delivery counts."""
+        """Note the first decision about a delivery, and return whether this is it."""
         first = id(message) not in self._settled
         self._settled.add(id(message))
         self._kept.append(message)
@@ -76,7 +79,7 @@ class Model:
 
 
 class Brokers:
-    """A fake cluster of one node whose commits and copies the model sees, and the rules may hold up."""
+    """Fake cluster of one node. The model sees its commits and copies, and the rules may hold them up."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -115,8 +118,16 @@ class Brokers:
         return {key: len(records) for key, records in self.cluster.group.queues.items() if records}
 
 
+async def brokers_on(loop: HandLoop, model: Model) -> Brokers:
+    """Return brokers to which the connections of a loop lead."""
+    brokers = Brokers(model)
+    for server in brokers.cluster.servers():
+        loop.serve(server)
+    return brokers
+
+
 class Taker:
-    """A task that takes messages of one consumer, and does what the rules tell it."""
+    """Task that takes messages of one consumer, and does what the rules tell it."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -150,14 +161,14 @@ class Taker:
     async def _ask(self, how: str):
         consumer = self.member.consumer
         if how == "for a time":
-            return await asyncio.wait_for(anext(consumer), 0.3)  # noqa: TID251 - programs do so
+            return await asyncio.wait_for(anext(consumer), 0.3)  # noqa: TID251 - applications use it
         if how == "in a task":
             return await asyncio.create_task(anext(consumer))
         return await anext(consumer)
 
 
 class Member:
-    """A consumer of the group with its takers, or its handler's messages in work."""
+    """Consumer of the group with its takers, or the messages that its handler works on."""
 
     def __init__(self, model: Model, address: str, number: int, handles: bool, by_hand: bool, orderly: bool):
         self.model = model
@@ -167,17 +178,9 @@ class Member:
         self.received = []
         self.working: list[tuple[object, asyncio.Future]] = []
         self.closing: asyncio.Task | None = None
+        options = {"auto_ack": self.auto_ack, "orderly": orderly, "client_id": f"member-{number}"}
         self.consumer = PushConsumer(
-            address,
-            "CG",
-            "T",
-            self._handle if handles else None,
-            concurrency=3,
-            auto_ack=self.auto_ack,
-            orderly=orderly,
-            max_outstanding=8,
-            pull_batch_size=4,
-            client_id=f"member-{number}",
+            address, "CG", "T", self._handle if handles else None, concurrency=3, **SMALL, **options
         )
 
     async def _handle(self, message) -> None:
@@ -191,25 +194,20 @@ class Member:
         message, end = self.working.pop(place % len(self.working))
         if end.done():
             return
-        if how == "fails":
-            self.model.give_back(message)
-            end.set_exception(ValueError("cannot process this"))
-            return
-        if how == "acknowledges and fails":
+        if how in ("acknowledges", "acknowledges and fails"):
             self.model.finish(message)
             message.ack()
-            end.set_exception(ValueError("failed afterwards"))
-            return
+        elif how in ("gives back", "fails"):
+            self.model.give_back(message)
         if how == "gives back":
-            self.model.give_back(message)
             message.retry()
-        elif how == "acknowledges":
-            self.model.finish(message)
-            message.ack()
-        end.set_result(None)
+        if how in ("fails", "acknowledges and fails"):
+            end.set_exception(ValueError("cannot process this"))
+        else:
+            end.set_result(None)
 
     def held(self):
-        """What was taken by hand, to be finished by hand."""
+        """Return the messages that were taken by hand and must be finished by hand."""
         return [taker.message for taker in self.takers if taker.message is not None] + self.received
 
 
@@ -238,17 +236,12 @@ class GroupLife(RuleBasedStateMachine):
 
     @initialize(handles=st.booleans(), by_hand=st.booleans(), orderly=st.booleans())
     def begin(self, handles, by_hand, orderly) -> None:
-        async def begin():
-            self.brokers = Brokers(self.model)
-            for server in self.brokers.cluster.servers():
-                self.loop.serve(server)
-
-        self.loop.do(begin())
+        self.brokers = self.loop.do(brokers_on(self.loop, self.model))
         self.send(copyable=True)
         self.join(handles, by_hand, orderly)
 
     def settle(self) -> None:
-        """What may be committed is committed after every step, so that a wrong step is the one that fails."""
+        """Commit after every step, so that the step that causes a wrong commit is the one that fails."""
         for member in self.alive():
             self.loop.create_task(_quietly(member.consumer.commit()))
         self.loop.do()
@@ -270,7 +263,7 @@ class GroupLife(RuleBasedStateMachine):
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     )
     def step(self, action, place, how, flags):
-        """One rule for all: Hypothesis leaves whole rules out of a life, and most lives need most of them."""
+        """Do one step of any kind. With a rule per kind, Hypothesis would leave whole rules out of most histories."""
         if action == "ask" and self.iterated():
             self.ask(pick(place, self.iterated()), pick(how, HOWS), flags)
         elif action in ("ask", "end a handler"):
@@ -310,7 +303,7 @@ class GroupLife(RuleBasedStateMachine):
         self.settle()
 
     def ask(self, member, how, asks):
-        """Takers that have time ask, or new ones."""
+        """Let idle takers ask, or new ones."""
 
         async def order(new):
             idle = [taker for taker in member.takers if not (taker.asking or taker.task.done())]
@@ -326,7 +319,7 @@ class GroupLife(RuleBasedStateMachine):
             self.send(copyable=True)
 
     def cut_off(self, taker):
-        """Cancels a task: one that asks `until cut off` goes on, another ends with what it has."""
+        """Cancel a task. A taker that asks `until cut off` goes on, and any other ends with its message."""
         self.loop.do(_call(taker.task.cancel))
         self.settle()
 
@@ -338,7 +331,7 @@ class GroupLife(RuleBasedStateMachine):
         self.settle()
 
     def settle_by_hand(self, place, *, back):
-        """Anybody finishes a message by `ack` or `retry`, also long after its queue has moved, and more than once."""
+        """Finish any message by `ack` or `retry`, also long after its queue has moved, and more than once."""
         held = [message for member in self.members for message in member.held()] + self.old
         held += [message for member in self.members for message, _ in member.working]
         if held:
@@ -361,7 +354,7 @@ class GroupLife(RuleBasedStateMachine):
         self.settle()
 
     def close(self, member, seconds, *, gives_up):
-        """Leaves the group: by a close that has its time, or, as good as killed, by one that is cut off."""
+        """Let a member leave, by a close with enough time, or by one that is cut off, as good as a kill."""
         member.closing = self.loop.create_task(member.consumer.close())
         self.loop.do(self.loop.advance(seconds))
         if gives_up:
@@ -390,7 +383,7 @@ class GroupLife(RuleBasedStateMachine):
             asyncio.set_event_loop(None)
 
     def read_the_rest(self) -> None:
-        """What nobody has finished comes to the next member, and once that has finished it, all is committed."""
+        """Check that the next member gets all unfinished messages, and commits them once they are finished."""
         self.count += 1
         last = Member(self.model, self.brokers.cluster.namesrv, self.count, False, False, False)
         self.loop.do(last.consumer.start())
@@ -425,7 +418,7 @@ async def _quietly(work) -> None:
         await work
 
 
-def test_only_what_its_taker_has_finished_is_ever_committed(caplog):
+def test_a_commit_covers_only_messages_finished_by_their_taker(caplog):
     caplog.set_level("CRITICAL")
     run_state_machine_as_test(
         GroupLife, settings=settings(max_examples=150, stateful_step_count=40, derandomize=True, deadline=None)

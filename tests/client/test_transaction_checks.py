@@ -1,4 +1,4 @@
-"""Checks of a producer of transactions: so many at a time, and none that ends the others."""
+"""A transaction producer runs a limited number of checks at a time, and no check ends another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST = HostAddress("10.0.0.1", 10911)
 
 
 class Asked:
-    """An application's check, each call of which goes on when it is told to."""
+    """Check function of an application whose calls continue when they are told to."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -47,7 +47,7 @@ async def ask(producer: TransactionProducer, *bodies: bytes) -> None:
         await asyncio.sleep(0)
 
 
-async def test_checks_beyond_the_limit_are_left_to_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_backs_above_the_limit_wait_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dledger_client.transactions.MAX_CHECKS", 2)
     asked = Asked()
     producer = TransactionProducer("127.0.0.1:1", group="g", check=asked)
@@ -68,7 +68,7 @@ async def test_a_check_that_raises_is_logged_and_asked_again(caplog: pytest.LogC
     assert "the check of a transaction raised" in caplog.text
 
 
-async def test_a_question_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_check_back_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     asked = Asked()
     producer = TransactionProducer("127.0.0.1:1", group="g", check=asked)
     producer._on_request(cast(Connection, None), RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE))

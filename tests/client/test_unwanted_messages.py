@@ -1,20 +1,19 @@
-"""Messages that brokers hand out and the group does not want, or cannot read: they are nobody else's trouble."""
+"""Messages that a group does not want or cannot read disturb no other message."""
 
 from __future__ import annotations
 
 import asyncio
 
 import msgspec
-from client_fakes import FakeCluster, fake_cluster
+import pytest
+from client_fakes import FakeCluster, answer_to_pop, answering, refusing
 
 from dledger_client import SimpleConsumer
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.filters.tags import tag_code
-from dledger_remoting.headers import encode_ext
-from dledger_remoting.headers_pop import PopResponseHeader
-from dledger_remoting.record import SYS_COMPRESSED, MessageRecord, encode_record
+from dledger_remoting.record import SYS_COMPRESSED, MessageRecord
 
+CLUSTER = {"nodes": 1, "topics": {"T": 1}}
 WANTED, SAME_CODE = "Aa", "BB"
 
 
@@ -23,29 +22,14 @@ def store(cluster: FakeCluster, tag: str) -> MessageRecord:
 
 
 def give_out(cluster: FakeCluster, *pops: list[MessageRecord]) -> None:
-    """Have pops answered with these messages, one list after the other, and further ones with none."""
+    """Answer pops with these messages, one list after the other, and later pops with none."""
     left = list(pops)
-
-    def pop(command: RemotingCommand) -> RemotingCommand:
-        found = left.pop(0) if left else []
-        starts = f"0 0 {found[0].queue_offset}" if found else ""
-        header = PopResponseHeader(1_000, 30_000, 0, 0, starts, "")
-        code = ResponseCode.SUCCESS if found else ResponseCode.POLLING_TIMEOUT
-        return make_response(command, code, ext=encode_ext(header), body=b"".join(map(encode_record, found)))
-
-    cluster.group.nodes[0].on[RequestCode.POP_MESSAGE] = pop
+    cluster.answer(RequestCode.POP_MESSAGE, lambda command: answer_to_pop(command, left.pop(0) if left else []))
+    cluster.answer(RequestCode.ACK_MESSAGE, answering())
 
 
-def take_acks(cluster: FakeCluster) -> list[int]:
-    """Have acknowledgements succeed; the offsets they name come into the list."""
-    acked: list[int] = []
-
-    def ack(command: RemotingCommand) -> RemotingCommand:
-        acked.append(int(command.ext["offset"]))
-        return make_response(command, 0)
-
-    cluster.group.nodes[0].on[RequestCode.ACK_MESSAGE] = ack
-    return acked
+def acked(cluster: FakeCluster) -> list[int]:
+    return sorted(int(command.ext["offset"]) for command in cluster.requests(RequestCode.ACK_MESSAGE))
 
 
 async def received(consumer: SimpleConsumer, wait: float) -> list[bytes]:
@@ -53,70 +37,38 @@ async def received(consumer: SimpleConsumer, wait: float) -> list[bytes]:
         return [message.body for message in await consumer.receive(wait=wait)]
 
 
-async def test_an_unwanted_message_is_acknowledged_and_the_next_pop_is_waited_for() -> None:
+STORIES = {
+    "the next pop is waited for": ([[SAME_CODE], [WANTED]], 4.0, [b"Aa"], [0]),
+    "one of an answer is unwanted": ([[WANTED, SAME_CODE, WANTED]], 4.0, [b"Aa", b"Aa"], [1]),
+    "only unwanted messages come": ([[SAME_CODE, SAME_CODE]], 0.0, [], [0, 1]),
+}
+
+
+@pytest.mark.parametrize(("pops", "wait", "wanted", "unwanted"), STORIES.values(), ids=STORIES)
+async def test_the_client_acknowledges_unwanted_messages_and_returns_the_others(cluster, pops, wait, wanted, unwanted):
+    """The client does so before it is closed, although nothing is received afterwards."""
     assert tag_code(WANTED) == tag_code(SAME_CODE)
-    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
-        unwanted, wanted = store(cluster, SAME_CODE), store(cluster, WANTED)
-        give_out(cluster, [unwanted], [wanted])
-        acked = take_acks(cluster)
-        async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
-            assert await received(consumer, 4.0) == [b"Aa"]
-        assert acked == [unwanted.queue_offset]
+    give_out(cluster, *[[store(cluster, tag) for tag in tags] for tags in pops])
+    async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
+        assert await received(consumer, wait) == wanted
+    assert acked(cluster) == unwanted
 
 
-async def test_what_is_wanted_of_an_answer_is_for_the_caller_to_acknowledge() -> None:
-    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
-        records = [store(cluster, tag) for tag in (WANTED, SAME_CODE, WANTED)]
-        give_out(cluster, records)
-        acked = take_acks(cluster)
-        async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
-            assert await received(consumer, 4.0) == [b"Aa", b"Aa"]
-        assert acked == [1], "before the consumer is closed, although nothing was received afterwards"
-
-
-async def test_nothing_but_unwanted_messages_is_nothing() -> None:
-    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
-        unwanted = [store(cluster, SAME_CODE) for _ in range(2)]
-        give_out(cluster, unwanted)
-        acked = take_acks(cluster)
-        async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
-            assert await received(consumer, 0.0) == []
-        assert sorted(acked) == [0, 1]
-
-
-async def test_what_cannot_be_acknowledged_fails_nobody() -> None:
-    """It comes again, and is rejected then."""
-    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
-        unwanted, wanted = store(cluster, SAME_CODE), store(cluster, WANTED)
-        give_out(cluster, [unwanted], [wanted])
-        refused: list[RemotingCommand] = []
-
-        def refuse(command: RemotingCommand) -> RemotingCommand:
-            refused.append(command)
-            return make_response(command, ResponseCode.SYSTEM_ERROR, "not today")
-
-        cluster.group.nodes[0].on[RequestCode.ACK_MESSAGE] = refuse
-        async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
-            assert await received(consumer, 4.0) == [b"Aa"]
-        assert len(refused) == 1
-
-
-async def test_an_acknowledgement_that_nobody_answers_holds_up_no_other_message(monkeypatch) -> None:
+@pytest.mark.parametrize("answer", [refusing(ResponseCode.SYSTEM_ERROR, "not today"), lambda _: None])
+async def test_an_acknowledgement_that_fails_or_is_not_answered_delays_no_receive(cluster, answer, monkeypatch):
+    """The message comes again, and is rejected then."""
     monkeypatch.setattr("dledger_client.simple.REJECT_SECONDS", 0.05)
-    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
-        unwanted, wanted = store(cluster, SAME_CODE), store(cluster, WANTED)
-        give_out(cluster, [unwanted], [wanted])
-        cluster.group.nodes[0].on[RequestCode.ACK_MESSAGE] = lambda _: None
-        async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
-            assert await received(consumer, 4.0) == [b"Aa"]
+    give_out(cluster, [store(cluster, SAME_CODE)], [store(cluster, WANTED)])
+    cluster.answer(RequestCode.ACK_MESSAGE, answer)
+    async with SimpleConsumer(cluster.namesrv, "CG", "T", filter=WANTED) as consumer:
+        assert await received(consumer, 4.0) == [b"Aa"]
+    assert acked(cluster) == [0]
 
 
-async def test_a_message_that_cannot_be_read_keeps_nobody_from_the_others(caplog) -> None:
-    async with fake_cluster(nodes=1, topics={"T": 1}) as cluster:
-        records = [store(cluster, WANTED) for _ in range(3)]
-        give_out(cluster, [records[0], msgspec.structs.replace(records[1], sys_flag=SYS_COMPRESSED), records[2]])
-        acked = take_acks(cluster)
-        async with SimpleConsumer(cluster.namesrv, "CG", "T") as consumer:
-            assert await received(consumer, 4.0) == [b"Aa", b"Aa"]
-        assert acked == [], "it comes again, for whoever can read it"
+async def test_an_unreadable_message_does_not_hide_the_others(cluster, caplog):
+    records = [store(cluster, WANTED) for _ in range(3)]
+    give_out(cluster, [records[0], msgspec.structs.replace(records[1], sys_flag=SYS_COMPRESSED), records[2]])
+    async with SimpleConsumer(cluster.namesrv, "CG", "T") as consumer:
+        assert await received(consumer, 4.0) == [b"Aa", b"Aa"]
+    assert acked(cluster) == [], "it comes again, for whoever can read it"
     assert "the message at offset 1 of T/" in caplog.text

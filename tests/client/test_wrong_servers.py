@@ -1,4 +1,4 @@
-"""An address where something else answers is told apart from one where nobody does, and what answers is named."""
+"""An error distinguishes an address with a foreign server from one where nobody answers, and names that server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,21 @@ from dledger_client import (
     WrongServerError,
     nameservers,
 )
-from dledger_client.nameservers import _NEXT_SECONDS, FIRST_ANSWER_SECONDS
+from dledger_client.connection import ConnectionPool
+from dledger_client.nameservers import _ATTEMPT_DELAY_SECONDS, FIRST_ANSWER_SECONDS, NameServers
 from dledger_remoting.codes import RequestCode
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"
 ALERT = bytes.fromhex("15030300020246")
 OTHER = b"-ERR unknown command\r\n"
 GREETING = bytes.fromhex("000000280100002492 01c420") + bytes(32)
+
+
+@asynccontextmanager
+async def listening(serve):
+    """Run a server, and yield its address."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
 
 
 @asynccontextmanager
@@ -36,10 +44,8 @@ async def answering(first: bytes, *, speaks_first: bool = False):
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}"
+    async with listening(serve) as address:
+        yield address
 
 
 @pytest.mark.parametrize("speaks_first", [False, True])
@@ -52,7 +58,7 @@ async def answering(first: bytes, *, speaks_first: bool = False):
         (OTHER, "a server of another protocol"),
     ],
 )
-async def test_what_answers_instead_of_a_name_server_is_named_at_once(first, named, speaks_first, caplog):
+async def test_a_wrong_server_is_named_at_once(first, named, speaks_first, caplog):
     async with answering(first, speaks_first=speaks_first) as address, asyncio.timeout(5):
         consumer = PushConsumer(address, "CG", "T")
         with pytest.raises(WrongServerError, match=f"^{address} is no name server and no broker: {named}"):
@@ -65,24 +71,10 @@ async def test_what_answers_instead_of_a_name_server_is_named_at_once(first, nam
         assert not [record for record in caplog.records if record.levelname != "DEBUG"], "who asks is told, once"
 
 
-async def test_one_wrong_name_server_of_two_is_passed_over():
-    async with answering(HTTP) as address, fake_cluster() as cluster:
-        async with Admin([address, cluster.namesrv]) as admin:
-            assert "T" in await admin.topics()
-
-
-async def test_a_consumer_whose_name_server_is_a_broker_does_not_start():
-    async with fake_cluster() as cluster:
-        consumer = PushConsumer(cluster.group.nodes[0].address, "CG", "T")
-        with pytest.raises(WrongServerError, match="is no name server: a broker answered there"):
-            await consumer.start()
-
-
-async def test_a_consumer_without_a_name_server_fails_within_its_deadline_and_leaves_nothing_running():
-    async with fake_cluster() as cluster:
-        address = cluster.namesrv
+async def test_a_consumer_start_without_a_name_server_fails_and_leaves_no_task(cluster):
+    await cluster.name_server.stop()
     before = asyncio.all_tasks()
-    consumer = PushConsumer(address, "CG", "T", start_timeout=0.05)
+    consumer = PushConsumer(cluster.namesrv, "CG", "T", start_timeout=0.05)
     with pytest.raises(NoNameServerError):
         await consumer.start()
     assert asyncio.all_tasks() <= before
@@ -90,7 +82,10 @@ async def test_a_consumer_without_a_name_server_fails_within_its_deadline_and_le
 
 @asynccontextmanager
 async def silent(*, last_words: bytes = b""):
-    """Reads to the end without a word, and says something then if it has anything to say. Yields address and bytes."""
+    """Run a server that reads to the end without an answer, and then sends `last_words`.
+
+    Yield its address and the bytes that it has read.
+    """
     got = bytearray()
 
     async def serve(reader, writer):
@@ -100,14 +95,12 @@ async def silent(*, last_words: bytes = b""):
         if last_words:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}", got
+    async with listening(serve) as address:
+        yield address, got
 
 
 async def started_against(silent_server, clock, work):
-    """What `work` does once its request has come to a server that says nothing."""
+    """Start `work`, and return its task once its request has reached a server that says nothing."""
     _, got = silent_server
     task = asyncio.create_task(work)
     await clock.until(lambda: got)
@@ -126,14 +119,12 @@ async def test_a_port_that_takes_connections_and_says_nothing_fails_before_two_s
             assert not task.done()
             clock.advance(0.02)
             await clock.until(task.done)
-            with pytest.raises(
-                SilentServerError, match=f"^{address} takes connections and says nothing: no answer"
-            ) as it:
+            with pytest.raises(SilentServerError, match=f"^{address} takes connections and says nothing: no") as it:
                 task.result()
         assert (it.value.outcome, it.value.retryable) == ("not_sent", True)
 
 
-async def test_a_send_for_which_there_is_only_a_silent_name_server_is_not_sent():
+async def test_a_send_with_only_a_silent_name_server_fails_as_not_sent():
     async with silent() as server, Producer(server[0]) as producer:
         with HandClock() as clock:
             task = await started_against(server, clock, producer.send("T", b"x"))
@@ -144,7 +135,7 @@ async def test_a_send_for_which_there_is_only_a_silent_name_server_is_not_sent()
         assert failure.value.outcome == "not_sent"
 
 
-async def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same():
+async def test_a_wrong_server_that_waits_for_a_line_end_is_named():
     async with silent(last_words=HTTP) as server, Admin(server[0]) as admin:
         with HandClock() as clock:
             task = await started_against(server, clock, admin.topics())
@@ -154,18 +145,8 @@ async def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same()
             task.result()
 
 
-async def test_a_silent_name_server_of_two_is_passed_over():
-    async with silent() as server, fake_cluster() as cluster:
-        async with Admin([server[0], cluster.namesrv]) as admin:
-            with HandClock() as clock:
-                task = await started_against(server, clock, admin.topics())
-                clock.advance(FIRST_ANSWER_SECONDS)
-                await clock.until(task.done)
-            assert "T" in task.result()
-
-
 async def test_several_silent_name_servers_fail_before_two_seconds_are_over():
-    assert FIRST_ANSWER_SECONDS + 2 * _NEXT_SECONDS < 2
+    assert FIRST_ANSWER_SECONDS + 2 * _ATTEMPT_DELAY_SECONDS < 2
     async with silent() as one, silent() as two, silent() as three:
         with HandClock() as clock:
             consumer = PushConsumer(";".join(server[0] for server in (one, two, three)), "CG", "T")
@@ -173,19 +154,19 @@ async def test_several_silent_name_servers_fail_before_two_seconds_are_over():
             task = await started_against(one, clock, consumer.start())
             for server in (two, three):
                 assert not server[1]
-                clock.advance(_NEXT_SECONDS)
+                clock.advance(_ATTEMPT_DELAY_SECONDS)
                 await clock.until(lambda: server[1])  # noqa: B023
-            clock.advance(began + FIRST_ANSWER_SECONDS + 2 * _NEXT_SECONDS - asyncio.get_running_loop().time())
+            clock.advance(began + FIRST_ANSWER_SECONDS + 2 * _ATTEMPT_DELAY_SECONDS - asyncio.get_running_loop().time())
             await clock.until(task.done)
             with pytest.raises(SilentServerError, match="takes connections and says nothing"):
                 task.result()
 
 
-async def test_a_name_server_behind_a_silent_one_answers_at_once_and_is_asked_alone_from_then_on():
+async def test_clients_skip_a_silent_name_server_after_the_first_attempt():
     async with silent() as server, fake_cluster() as cluster, Admin([server[0], cluster.namesrv]) as admin:
         with HandClock() as clock:
             task = await started_against(server, clock, admin.topics())
-            clock.advance(_NEXT_SECONDS)
+            clock.advance(_ATTEMPT_DELAY_SECONDS)
             await clock.until(task.done)
             assert "T" in task.result()
             asked = len(server[1])
@@ -194,28 +175,27 @@ async def test_a_name_server_behind_a_silent_one_answers_at_once_and_is_asked_al
             assert len(server[1]) == asked
 
 
-async def test_a_name_server_that_has_answered_before_is_waited_for():
-    async with fake_cluster() as cluster, Admin(cluster.namesrv) as admin:
-        await admin.topics()
-        for writer in cluster.name_server.writers:
-            writer.transport.abort()
-        asked = []
-        cluster.name_server.on[RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = asked.append
-        with HandClock() as clock:
-            task = asyncio.create_task(admin.topics())
-            await clock.until(lambda: asked or clock.advance(0.01))
-            for _ in range(4):
-                clock.advance(FIRST_ANSWER_SECONDS)
-                await asyncio.sleep(0)
-                assert not task.done()
-            cluster.name_server.on.clear()
-            await clock.until(lambda: task.done() or clock.advance(0.01))
-        assert "T" in task.result()
+async def test_a_name_server_that_has_answered_before_is_waited_for(cluster, admin):
+    await admin.topics()
+    for writer in cluster.name_server.writers:
+        writer.transport.abort()
+    asked = []
+    cluster.name_server.on[RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = asked.append
+    with HandClock() as clock:
+        task = asyncio.create_task(admin.topics())
+        await clock.until(lambda: asked or clock.advance(0.01))
+        for _ in range(4):
+            clock.advance(FIRST_ANSWER_SECONDS)
+            await asyncio.sleep(0)
+            assert not task.done()
+        cluster.name_server.on.clear()
+        await clock.until(lambda: task.done() or clock.advance(0.01))
+    assert "T" in task.result()
 
 
 @asynccontextmanager
 async def closing(times: int | None = None, *, cluster=None):
-    """Closes connections without a word once something has come, all or the first ones; later ones go to a cluster."""
+    """Run a server that closes all or the first `times` connections after a request. A cluster gets the rest."""
     closed = []
 
     async def serve(reader, writer):
@@ -230,15 +210,11 @@ async def closing(times: int | None = None, *, cluster=None):
         while answer := await behind_reader.read(1000):
             writer.write(answer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()
-        yield f"{host}:{port}", closed
+    async with listening(serve) as address:
+        yield address, closed
 
 
-async def test_a_server_that_closes_without_a_word_as_most_of_tls_do_is_told_of_before_two_seconds_are_over(
-    monkeypatch,
-):
+async def test_a_server_that_closes_silently_is_reported_as_a_possible_tls_port(monkeypatch):
     monkeypatch.setattr(nameservers, "FIRST_ANSWER_SECONDS", 0.5)
     async with closing() as (address, closed), Admin(address) as admin, asyncio.timeout(5):
         with pytest.raises(SilentServerError, match=f"^{address} says nothing, and closes .* as a TLS port does") as it:
@@ -250,21 +226,35 @@ async def test_a_server_that_closes_without_a_word_as_most_of_tls_do_is_told_of_
             await consumer.start()
 
 
-async def test_a_name_server_that_closes_its_first_connections_is_waited_for():
-    async with fake_cluster() as cluster, closing(2, cluster=cluster) as (address, closed):
+async def test_a_name_server_that_closes_its_first_connections_is_waited_for(cluster):
+    async with closing(2, cluster=cluster) as (address, closed):
         async with Admin(address) as admin:
             assert "T" in await admin.topics()
         assert len(closed) == 2
 
 
-async def test_a_broker_at_the_address_of_a_name_server_is_named_by_every_call():
-    async with fake_cluster() as cluster:
-        broker = cluster.group.nodes[0].address
-        async with Admin(broker) as admin, Producer(broker) as producer:
-            with pytest.raises(WrongServerError, match="is no name server: a broker answered there"):
-                await admin.topics()
-            with pytest.raises(SendError, match="is no name server: a broker answered there") as failure:
-                await producer.send("T", b"x")
-            assert failure.value.outcome == "not_sent"
-        async with Admin([broker, cluster.namesrv]) as admin:
-            assert "T" in await admin.topics()
+async def test_a_broker_at_the_address_of_a_name_server_is_named_by_every_call(cluster):
+    broker = cluster.group.nodes[0].address
+    async with Admin(broker) as admin, Producer(broker) as producer:
+        with pytest.raises(WrongServerError, match="is no name server: a broker answered there"):
+            await admin.topics()
+        with pytest.raises(SendError, match="is no name server: a broker answered there") as failure:
+            await producer.send("T", b"x")
+        assert failure.value.outcome == "not_sent"
+    async with Admin([broker, cluster.namesrv]) as admin:
+        assert "T" in await admin.topics()
+
+
+async def test_a_name_server_check_succeeds_although_the_event_loop_was_held(cluster):
+    pool = ConnectionPool(lambda *_: None)
+    with HandClock() as clock:
+        task = asyncio.create_task(NameServers((cluster.namesrv,), pool).check(loop_time() + 60))
+        await clock.until(lambda: any(link.pending for link in pool.connections()))
+        clock.advance(FIRST_ANSWER_SECONDS * 2)
+        await clock.until(task.done)
+    await task
+    await pool.close()
+
+
+def loop_time() -> float:
+    return asyncio.get_running_loop().time()

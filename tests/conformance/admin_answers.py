@@ -1,8 +1,7 @@
-"""Answers to administrators, as lines that say what is in them: to hold ours against those of a real RocketMQ.
+"""Shapes of the answers to administrators, to compare our brokers' answers with those of a real RocketMQ.
 
-Each line is a code with what was asked, the place of a value in the body, and its kind:
-`202 .offsetTable{queue}.maxOffset number`. Names of topics, groups and clients are left out, as is how much there is of
-anything.
+Each line holds a code with the question, the place of a value in the body, and its kind: `202
+.offsetTable{queue}.maxOffset number`. Names of topics, groups and clients are left out, and so is the number of items.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
+
+from raw_wire import member_body
 
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
@@ -23,7 +24,7 @@ PRODUCERS: Final = "AdminAnswers-producers"
 TABLES_BY_NAME: Final = frozenset(
     {".consumeStatsList[]", ".topicConfigTable", ".subscriptionGroupTable", ".subscriptionTable", ".data"}
 )
-"""Their keys are names, of which others than these tests' own are passed over."""
+"""Tables whose keys are names. Names other than those of these tests are ignored."""
 _TOKEN: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*"|-?[\d.eE+-]+|true|false|null|[{}\[\]:,])')
 
 
@@ -31,7 +32,7 @@ _NAMES: Final = frozenset({TOPIC, GROUP, PRODUCERS})
 
 
 class Question(NamedTuple):
-    """What a tool asks a broker; `what` tells it from others of its code."""
+    """Request of a tool to a broker. `what` distinguishes requests with the same code."""
 
     code: RequestCode
     ext: Mapping[str, str] = {}
@@ -78,19 +79,11 @@ QUESTIONS: Final = (
 
 
 def prepare(client: BareClient) -> None:
-    """Make a topic with a message, and be a producer and a member of a group that has consumed it."""
+    """Create a topic with a message, and become a producer and a member of a group that has consumed it."""
     numbers = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicSysFlag": "0"}
     topic = {"topic": TOPIC, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
     _require(client, RequestCode.UPDATE_AND_CREATE_TOPIC, topic | numbers)
-    consumer = {
-        "groupName": GROUP,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-        "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
-    }
-    body = {"clientID": "raw@1", "producerDataSet": [{"groupName": PRODUCERS}], "consumerDataSet": [consumer]}
-    _require(client, RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+    _require(client, RequestCode.HEART_BEAT, {}, member_body(GROUP, PRODUCERS, TOPIC))
     letters = {"a": PRODUCERS, "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "h": "0", "i": ""}
     born_ms = time.time_ns() // 1_000_000
     _require(client, RequestCode.SEND_MESSAGE_V2, {**letters, "g": str(born_ms)}, b"message")
@@ -104,7 +97,7 @@ def _require(client: BareClient, code: RequestCode, ext: Mapping[str, str], body
 
 
 def _answer(client: BareClient, code: RequestCode, ext: Mapping[str, str], body: bytes = b"") -> RemotingCommand:
-    """Ask; what the broker asks its member meanwhile is passed over."""
+    """Send a request and return the answer. Requests from the broker to its member meanwhile are ignored."""
     opaque = client.post(code, ext, body)
     while (answer := client.read()).opaque != opaque or not answer.is_response:
         pass
@@ -112,7 +105,7 @@ def _answer(client: BareClient, code: RequestCode, ext: Mapping[str, str], body:
 
 
 def asked(client: BareClient) -> list[str]:
-    """All questions, and what is in their answers."""
+    """Ask all questions, and return the shapes of their answers."""
     lines: list[str] = []
     for question in QUESTIONS:
         answer = _answer(client, question.code, question.ext)
@@ -124,7 +117,7 @@ def asked(client: BareClient) -> list[str]:
 
 
 def places(value: object, at: str = "") -> Iterator[str]:
-    """Each value in a body, by its place and its kind."""
+    """Yield the place and the kind of each value in a body."""
     if isinstance(value, dict):
         if not value:
             yield f"{at} empty"
@@ -151,7 +144,10 @@ _KINDS: Final = {str: "text", int: "number", float: "number", bool: "flag", type
 
 
 def read(text: str) -> object:
-    """What fastjson reads: JSON in which keys may be numbers, and objects, which become sets of their items."""
+    """Parse JSON as fastjson does: keys may be numbers or objects.
+
+    An object as a key becomes the set of its items.
+    """
     tokens = [match.group(1) for match in _TOKEN.finditer(text)]
     assert "".join(tokens) == re.sub(r'\s+(?=(?:[^"]*"[^"]*")*[^"]*$)', "", text), "nothing stands between"
     value, rest = _value(tokens)

@@ -1,4 +1,4 @@
-"""Stories of stock producers whose topic has write aliases: the leader is killed, stays away, and no send fails."""
+"""Stories of stock producers whose topic has write aliases: the leader is killed and stays away, and no send fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDLESS = 1_000_000
 
 
 def create_aliased_topic(cluster: LocalCluster, topic: str, queues: int = 4) -> None:
-    """Make a topic whose route lists an alias of every node but the leader on return."""
+    """Create a topic, and return once its route lists an alias of every node but the leader."""
     with SyncAdmin(cluster.namesrv) as admin:
         admin.create_topic(topic, queues=queues, attributes={WRITE_ALIASES_ATTRIBUTE: "true"})
     deadline = time.monotonic() + LISTED_SECONDS
@@ -30,15 +30,15 @@ def create_aliased_topic(cluster: LocalCluster, topic: str, queues: int = 4) -> 
 
 
 def listed(client: BareClient, topic: str) -> list[str]:
-    """The aliases in a topic's route."""
+    """Return the aliases in a topic's route."""
     route = decode_route(client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).body)
     return [broker.broker_name for broker in route.broker_datas if is_alias(broker.broker_name)]
 
 
 def begin_streams(client: StockClient, topic: str, senders: int, **options: object) -> None:
-    """Send without end from so many threads of the client's process, once it has looked the route up.
+    """Look the route up once, and start endless sends from `senders` threads of the client's process.
 
-    Of several first sends at a time the C++ client fails those that do not look it up themselves.
+    Without the first send, the C++ client fails concurrent first sends of the threads that do not look the route up.
     """
     client.call("send", topic=topic, body="first")
     for sender in range(senders):
@@ -47,7 +47,7 @@ def begin_streams(client: StockClient, topic: str, senders: int, **options: obje
 
 
 def progress(client: StockClient, messages: int) -> None:
-    """Wait until the stream that is ahead has so many more messages acknowledged."""
+    """Wait until the stream that is ahead has `messages` more messages acknowledged."""
     target = max(client.sent, default=-1) + messages
     client.wait_for(lambda: max(client.sent, default=-1) >= target, f"{messages} more acknowledged")
 
@@ -60,9 +60,9 @@ def leader_killed_for_good(
     is_own_fault: Callable[[str], bool] = lambda _: False,
     **options: object,
 ) -> None:
-    """A leader that is killed and stays away fails no send, and costs no acknowledged message.
+    """Check that a leader that is killed and stays away fails no send and costs no acknowledged message.
 
-    Each thread may fail the one send that it was at, if its error is one of the client's own faults.
+    Each thread may fail the send that was under way, if its error is one of the client's own faults.
     """
     create_aliased_topic(cluster, topic)
     begin_streams(client, topic, senders, **options)

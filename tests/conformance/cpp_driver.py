@@ -1,4 +1,4 @@
-"""Drive the C++ client that PyPI's `rocketmq` wraps; see `stock_clients` for the lines it reads and writes.
+"""Drive the C++ client that PyPI's `rocketmq` wraps. `stock_clients` describes the lines that it reads and writes.
 
 python cpp_driver.py HOST:PORT      address of the name server
 """
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 
 _OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
-os.dup2(2, 1)  # what the library prints must not mix with the answers
+os.dup2(2, 1)  # the library's own output must not mix with the answers
 _OUT_LOCK = threading.Lock()
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage  # noqa: E402 -- after the redirection
@@ -39,22 +39,31 @@ def say(**fields: object) -> None:
         _OUT.flush()
 
 
+def aimed(client: Producer | PushConsumer | PullConsumer) -> Producer | PushConsumer | PullConsumer:
+    """Give a client the name server, and the account if there is one."""
+    client.set_namesrv_addr(NAME_SERVER)
+    if ACCOUNT[0]:
+        client.set_session_credentials(*ACCOUNT)
+    return client
+
+
+def told(result: object) -> dict[str, object]:
+    """Return the result of a send as it is reported."""
+    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+
+
 def producer(group: str = "cpp-producers") -> Producer:
-    """The producer of a group, started at first use."""
+    """Return the producer of a group, started at first use."""
     if group not in _producers:
-        made = Producer(group)
-        made.set_namesrv_addr(NAME_SERVER)
-        if ACCOUNT[0]:
-            made.set_session_credentials(*ACCOUNT)
-        made.start()
-        _producers[group] = made
+        _producers[group] = aimed(Producer(group))
+        _producers[group].start()
     return _producers[group]
 
 
 def message(
     topic: str, body: str, tag: str = "", keys: str = "", level: int = 0, properties: Mapping[str, str] | None = None
 ) -> Message:
-    """A message with what is given; `level` is one of delay."""
+    """Build a message. `level` is its delay level."""
     made = Message(topic)
     made.set_body(body)
     if level:
@@ -69,46 +78,43 @@ def message(
 
 
 def text(value: bytes | None) -> str:
-    """Text of what the library returns."""
+    """Decode the text that the library returns."""
     return (value or b"").decode()
 
 
 def send(topic: str, body: str, **more: object) -> dict[str, object]:
     """Send and wait for the answer."""
-    result = producer().send_sync(message(topic, body, **more))
-    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+    return told(producer().send_sync(message(topic, body, **more)))
 
 
 def send_whole(topic: str, body: str) -> dict[str, object]:
-    """Send as it is, but for some bytes that deflate adds, however large it is: the broker says what is too much."""
+    """Send a body of any size uncompressed, so that the broker judges the size.
+
+    Deflate without compression still adds some bytes.
+    """
     if WHOLE not in _producers:
-        made = Producer(WHOLE, max_message_size=1 << 30, compress_level=0, timeout=30_000)
-        made.set_namesrv_addr(NAME_SERVER)
-        made.start()
-        _producers[WHOLE] = made
-    result = _producers[WHOLE].send_sync(message(topic, body))
-    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+        _producers[WHOLE] = aimed(Producer(WHOLE, max_message_size=1 << 30, compress_level=0, timeout=30_000))
+        _producers[WHOLE].start()
+    return told(_producers[WHOLE].send_sync(message(topic, body)))
 
 
 def send_oneway(topic: str, body: str) -> None:
-    """Send and want no answer."""
+    """Send one-way."""
     producer().send_oneway(message(topic, body))
 
 
 def send_orderly(topic: str, body: str, shard: int) -> dict[str, object]:
     """Send to the queue that `shard` selects."""
-    result = producer().send_orderly(message(topic, body), shard)
-    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+    return told(producer().send_orderly(message(topic, body), shard))
 
 
 def send_batch(topic: str, bodies: list[str]) -> dict[str, object]:
     """Send several messages as one."""
-    result = producer().send_batch([message(topic, body) for body in bodies])
-    return {"status": int(result.status), "message_id": result.msg_id, "queue_offset": result.offset}
+    return told(producer().send_batch([message(topic, body) for body in bodies]))
 
 
 def _send_async(made: Message) -> None:
-    """Send asynchronously, and wait for one of the callbacks; raises what the second one gets."""
+    """Send asynchronously, and wait for one of the callbacks. Raise the error that the second callback gets."""
     outcome: queue.Queue[object] = queue.Queue()
     producer().send_async(made, outcome.put, outcome.put)
     ended = outcome.get()
@@ -117,7 +123,7 @@ def _send_async(made: Message) -> None:
 
 
 def stream(topic: str, prefix: str, count: int, pause_ms: float, *, asynchronous: bool = False) -> int:
-    """Send `count` numbered messages one after the other, each until it is acknowledged; say every attempt's end."""
+    """Send `count` numbered messages one after the other, each until it is acknowledged, and report each attempt."""
     send_one = _send_async if asynchronous else producer().send_sync
     for number in range(count):
         body = f"{prefix}{number}"
@@ -138,7 +144,7 @@ def stream(topic: str, prefix: str, count: int, pause_ms: float, *, asynchronous
 
 
 def stop_streams() -> None:
-    """Let every stream end after the message it is at."""
+    """Let every stream end after its current message."""
     _stop_streams.set()
 
 
@@ -153,9 +159,9 @@ def push(
     from_last: bool = True,
     fails: dict[str, int] | None = None,
 ) -> None:
-    """Start a push consumer that says what it receives, and cannot handle a body as often as `fails` says.
+    """Start a push consumer that reports its messages, and fails for a body as often as `fails` says.
 
-    It begins at the end, and cannot be told otherwise.
+    The consumer always begins at the end of a queue: the client has no option for this.
     """
     assert from_last
     left = dict(fails or {})
@@ -173,13 +179,10 @@ def push(
             return RECONSUME_LATER if left[body] >= 0 else CONSUME_SUCCESS
 
     model = MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING
-    made = PushConsumer(group, orderly=orderly, message_model=model)
-    made.set_namesrv_addr(NAME_SERVER)
-    if ACCOUNT[0]:
-        made.set_session_credentials(*ACCOUNT)
+    made = aimed(PushConsumer(group, orderly=orderly, message_model=model))
     made.set_instance_name(name)
     made.subscribe(topic, receive, tag)
-    if fails:  # an exception in a callback ends as a success: the binding raises it where ctypes drops it
+    if fails:  # the binding loses an exception of a callback in ctypes, and the client takes that as success
         made._register_callback(receive_or_fail)
     made.start()
     _pushers[name] = made
@@ -191,14 +194,10 @@ def close_push(name: str) -> None:
 
 
 def pull(group: str, topic: str, tag: str = "*") -> list[str]:
-    """Bodies a pull consumer finds from where its last pull ended."""
+    """Return the bodies that a pull consumer finds after the end of its last pull."""
     if group not in _pullers:
-        made = PullConsumer(group)
-        made.set_namesrv_addr(NAME_SERVER)
-        if ACCOUNT[0]:
-            made.set_session_credentials(*ACCOUNT)
-        made.start()
-        _pullers[group] = made
+        _pullers[group] = aimed(PullConsumer(group))
+        _pullers[group].start()
     return [text(one.body) for one in _pullers[group].pull(topic, tag)]
 
 
@@ -209,7 +208,7 @@ CALLS: dict[str, Callable[..., object]] = {
 
 
 def answer(call_id: int, name: str, arguments: dict[str, object]) -> None:
-    """Carry out one call and say how it ended."""
+    """Carry out one call and report how it ended."""
     try:
         say(id=call_id, result=CALLS[name](**arguments))
     except Exception as error:
@@ -217,7 +216,7 @@ def answer(call_id: int, name: str, arguments: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """Carry out calls until the input ends; streams run beside the others."""
+    """Carry out calls until the input ends. Streams run in threads of their own."""
     for line in sys.stdin:
         request = json.loads(line)
         call_id, name = request.pop("id"), request.pop("call")
@@ -228,7 +227,7 @@ def main() -> None:
             answer(call_id, name, request)
     for pusher in _pushers.values():
         pusher.shutdown()
-    os._exit(0)  # the library's destructors wait for threads that nobody needs any more
+    os._exit(0)  # the library's destructors would wait for threads that are no longer needed
 
 
 if __name__ == "__main__":

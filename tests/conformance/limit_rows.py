@@ -1,4 +1,4 @@
-"""Rows about limits, that clients of others have to come through: of what a queue keeps, and of sizes; see `rows`."""
+"""Rows about limits that other vendors' clients must pass: retention of a queue, and sizes of messages. See `rows`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ RECEIVED_SECONDS = 1.0
 def a_new_group_begins_at_the_end_of_a_trimmed_queue(
     cluster: LocalCluster, client: StockClient, topic: str, *, kills: bool
 ) -> None:
-    """A new group that asks for the end begins there, and gets all from its first message on; 0 is the start of young
-    queues only. With `kills` another node has just begun to lead.
+    """Check that a new group that asks for the end begins there, and gets every message from its first one on.
+
+    Only in queues that still have their first message does such a group begin at 0. With `kills` another node has just
+    begun to lead.
     """
     create_topic(cluster, topic, queues=1)
     group = f"{topic}-readers"
     with SyncProducer(cluster.namesrv) as producer, SyncAdmin(cluster.namesrv) as admin:
 
         def is_trimmed() -> bool:
-            # Slowly, and on and on: the log begins at a snapshot, of which there is one in a second.
-            producer.send(topic, random.randbytes(OLD_BYTES))  # which compressing makes no smaller
+            # One message at a time: the log begins at a snapshot, and there is at most one snapshot per second.
+            producer.send(topic, random.randbytes(OLD_BYTES))  # compression does not shrink random bytes
             return wait_until(lambda: all(queue.first > 0 for queue in admin.offsets(group, topic)), OLD_PAUSE_SECONDS)
 
         assert wait_until(is_trimmed, RETRY_SECONDS), "the queue is trimmed"
@@ -52,9 +54,9 @@ def a_new_group_begins_at_the_end_of_a_trimmed_queue(
             producer.send(topic, sent[-1].encode())
             return wait_until(lambda: client.bodies("reader") != [], RECEIVED_SECONDS)
 
-        # Behind a kill it finds who leads when it looks the route up.
+        # After a kill the client finds the new leader with its next route lookup.
         assert wait_until(has_begun, RETRY_SECONDS), "a message that was sent after the group began"
-        client.wait_for(lambda: sent[-1] in client.bodies("reader"), "the last message", timeout=RETRY_SECONDS)
+        rows.wait_for(client, lambda: sent[-1] in client.bodies("reader"), "the last message")
     got = client.bodies("reader")
     client.call("close_push", name="reader")
     if killed is not None:
@@ -66,8 +68,9 @@ def a_new_group_begins_at_the_end_of_a_trimmed_queue(
 def only_a_body_of_4_mib_is_stored(
     cluster: LocalCluster, tap: Wiretap, client: StockClient, topic: str, *, adds: int = 0
 ) -> None:
-    """A body of 4 MiB is stored and received; one that is longer is answered 13, nothing of it is stored, and the
-    client goes on. `adds` is what the client itself adds to a body at most.
+    """Check that a body of 4 MiB is stored and received, and that a longer one is answered 13 and not stored.
+
+    The client continues after the refusal. `adds` is the maximum number of bytes that the client adds to a body.
     """
     create_topic(cluster, topic, queues=1)
     largest = "x" * (FOUR_MIB - adds)
@@ -81,6 +84,6 @@ def only_a_body_of_4_mib_is_stored(
     rows.send(client, "send", topic=topic, body="next")
     assert {*bodies_of(stored_messages(cluster, topic))} == {largest, "next"}
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
-    client.wait_for(lambda: "next" in client.bodies("reader"), "the message behind it", timeout=RETRY_SECONDS)
-    client.wait_for(lambda: largest in client.bodies("reader"), "a message of 4 MiB", timeout=RETRY_SECONDS)
+    rows.wait_for(client, lambda: "next" in client.bodies("reader"), "the message behind it")
+    rows.wait_for(client, lambda: largest in client.bodies("reader"), "a message of 4 MiB")
     client.call("close_push", name="reader")

@@ -1,6 +1,6 @@
-"""Ways of consuming as rows that clients of others have to come through; see `rows`.
+"""Rows about ways of consuming that other vendors' clients must pass. See `rows`.
 
-A client that shares no group in broadcasting, or has no namespaces, has fewer of them.
+A client without shared broadcast groups or without namespaces skips the rows about them.
 """
 
 from __future__ import annotations
@@ -18,38 +18,32 @@ from dledger_remoting.topics import retry_topic
 
 QUEUES = 4
 SHARED = 20
-"""Messages that two members of a group read between them."""
+"""Number of messages that two members of a group share."""
 NAMESPACE = "tenant"
 
 
 def every_member_of_a_broadcast_group_gets_everything(row: Row) -> None:
-    """Both members of a broadcast group get each message; what they have read is told to no broker."""
+    """Check that both members of a broadcast group get each message, and that no broker learns their offsets."""
     bodies = [f"all {number}" for number in range(20)]
     create_topic(row.cluster, row.topic, queues=QUEUES)
     with row.told():
         members = [row.client(), row.client()]
         for number, member in enumerate(members):
             member.call("push", name=f"member-{number}", group=row.group, topic=row.topic, broadcast=True)
-        # One that begins at the end would not get what is sent before it has looked where that is.
+        # A consumer that begins at the end misses messages that were sent before it asked for the end.
         readers = len(members) * len(row.cluster.groups)
         assert wait_until(lambda: _pulls_of_each_queue(row) >= readers, RETRY_SECONDS), "members that read all queues"
-        for position, body in enumerate(bodies):
-            if position == len(bodies) // 2:
-                row.kill()
+        for body in row.around_the_kill(bodies):
             rows.send(members[0], topic=row.topic, body=body)
         for number, member in enumerate(members):
-            member.wait_for(
-                lambda member=member, number=number: {*bodies} <= {*member.bodies(f"member-{number}")},
-                f"everything at member {number}",
-                timeout=RETRY_SECONDS,
-            )
+            rows.wait_for(member, lambda it=member: {*bodies} <= {one["body"] for one in it.received}, "everything")
             rows.close(row, member, f"member-{number}")
         assert row.tap.exchanges(RequestCode.UPDATE_CONSUMER_OFFSET) == [], "offsets are the members' own"
         rows.assert_stored_as_often_as_sent(row)
 
 
 def _pulls_of_each_queue(row: Row) -> int:
-    """How many pulls each number of a queue of the row's topic has at the least."""
+    """Return the smallest number of pulls among the queue numbers of the row's topic."""
     pulls = Counter(
         one.ext["queueId"] for one in row.tap.exchanges(RequestCode.PULL_MESSAGE) if one.ext["topic"] == row.topic
     )
@@ -57,9 +51,9 @@ def _pulls_of_each_queue(row: Row) -> int:
 
 
 def names_and_retries_are_within_a_namespace(row: Row, *, shows_plain_names: bool = True) -> None:
-    """A client and ours in one namespace have one topic, and its retries are the namespace's, too.
+    """Check that a foreign client and ours in one namespace share a topic, and that its retries stay in the namespace.
 
-    With `shows_plain_names` the client takes the namespace off again, and says in each message which one it is.
+    With `shows_plain_names` the client removes the namespace from names, and reports it with each message.
     """
     full_topic, full_group = f"{NAMESPACE}%{row.topic}", f"{NAMESPACE}%{row.group}"
     create_topic(row.cluster, full_topic)
@@ -68,18 +62,13 @@ def names_and_retries_are_within_a_namespace(row: Row, *, shows_plain_names: boo
         client = row.client()
         client.call("push", name="reader", group=row.group, topic=row.topic, namespace=NAMESPACE, fails={bodies[0]: 1})
         with SyncProducer(row.cluster.namesrv, namespace=NAMESPACE) as ours:
-            for position, body in enumerate(bodies):
-                if position == len(bodies) // 2:
-                    row.kill()
+            for position, body in enumerate(row.around_the_kill(bodies)):
                 if position % 2:
                     ours.send(row.topic, body.encode())
                 else:
                     rows.send(client, "send_within", topic=row.topic, body=body, namespace=NAMESPACE)
-        client.wait_for(
-            lambda: {*bodies} <= {*client.bodies("reader")} and client.bodies("reader").count(bodies[0]) >= 2,
-            "all messages, the first one twice",
-            timeout=RETRY_SECONDS,
-        )
+        expected = Counter([*bodies, bodies[0]])
+        rows.wait_for(client, lambda: Counter(client.bodies("reader")) >= expected, "all messages, the first one twice")
         rows.close(row, client, "reader")
         assert {one["topic"] for one in client.received} == {row.topic if shows_plain_names else full_topic}
         stored = row.stored(full_topic)
@@ -97,7 +86,7 @@ def names_and_retries_are_within_a_namespace(row: Row, *, shows_plain_names: boo
 
 
 def members_of_both_kinds_share_the_queues_of_a_group(row: Row) -> None:
-    """One member of the client's kind and one of ours have half of a group's queues each, and all is read."""
+    """Check that a foreign member and one of ours each get half of the queues, and that all is read."""
     create_topic(row.cluster, row.topic, queues=QUEUES)
     half = QUEUES * len(row.cluster.groups) // 2
     with row.told():
@@ -118,7 +107,7 @@ def members_of_both_kinds_share_the_queues_of_a_group(row: Row) -> None:
                 return len(mine) == half and bool(client.received) and bool(got)
 
             assert wait_until(both_read, RETRY_SECONDS), "each has half of the queues"
-            # What came before may have been passed over: who finds no offset, and then asks for the end, begins there.
+            # Earlier messages may have been skipped: a member that finds no committed offset begins at the end.
             everything = {json.dumps(number) for number in range(sent, sent + SHARED)}
             for place, body in enumerate(sorted(everything)):
                 if place == SHARED // 2:

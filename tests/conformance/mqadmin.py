@@ -1,8 +1,8 @@
-"""Commands of Apache RocketMQ's `mqadmin`: how each is tried, and what two of its outputs have in common.
+"""Commands of Apache RocketMQ's `mqadmin`: the arguments of each, and the shape by which two outputs are compared.
 
-A command is tried with words in which names stand in braces: `{cluster}`, `{broker}` (the name of a broker group),
-`{address}` (of its leader), `{topic}`, `{group}`, and so on. Of what it prints the *shape* is compared: names, numbers,
-times, addresses and ids become placeholders, columns become single spaces, and lines that are alike become one.
+A command is tried with words that contain names in braces, such as `{cluster}`, `{topic}` and `{group}`. `{broker}` is
+the name of a broker group, and `{address}` that of its leader. The *shape* of its output is compared. In it names,
+numbers, times, addresses and ids become placeholders, columns become single spaces, and equal lines become one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ NEW: Final = "5.3.3"
 
 
 class Command(NamedTuple):
-    """A line of words, `only` of the release that has it, if not both do.
+    """Command line, with the expectations about its output. `only` is the one release that has it, or None for both.
 
-    `refused` is a part of the text with which our brokers refuse it. `says_nothing` is why what it prints says nothing
-    of brokers. `pairs`: it prints keys with values, of which the keys are compared. `settings`: those are keys of a
-    configuration; neither ours nor those of RocketMQ that have no counterpart here are compared. `writes` is a file of
-    JSON below `{exports}`, whose keys are compared, too. `about`: of a list of what there is only the lines with one of
-    these in them are compared, which are about what the tests have made. `more` and `fewer` are lines of its shape that
-    only we, and that only RocketMQ has, each with its reason beside it.
+    - `refused`: part of the text with which our brokers refuse the command.
+    - `says_nothing`: the reason why the output says nothing about brokers.
+    - `pairs`: the output consists of keys with values, and only the keys are compared.
+    - `settings`: these keys are settings. Settings that exist only here, or only in RocketMQ, are not compared.
+    - `writes`: a JSON file below `{exports}` whose keys are compared too.
+    - `about`: only lines that contain one of these texts are compared, since they are about the tests' own objects.
+    - `more`: lines of the shape that only our output has, each with its reason beside it.
+    - `fewer`: lines of the shape that only RocketMQ's output has, each with its reason beside it.
     """
 
     words: str
@@ -40,11 +42,11 @@ class Command(NamedTuple):
     more: tuple[str, ...] = ()
     fewer: tuple[str, ...] = ()
     seconds: int = 40
-    """Then it is interrupted: some run until they are stopped."""
+    """Time limit in seconds, after which the command is interrupted. Some commands run until they are stopped."""
 
     @property
     def name(self) -> str:
-        """As `mqadmin help` lists it."""
+        """Return the name in the list of `mqadmin help`."""
         return self.words.split()[0]
 
 
@@ -70,8 +72,9 @@ _NAMESAKE: Final = (
     _SEE,
     f"{_SEE}{_TRACK}",
 )
-"""RocketMQ 5 tells of a group that has the name of the topic, which nobody has made (300). The track behind it stands
-on the last of these lines in some outputs: then ours have `_TRACK` as a line of its own.
+"""Lines that only RocketMQ 5 prints, about a group with the topic's name that nobody has made (300).
+
+In some outputs the next track follows on the last of these lines. Our output then has `_TRACK` on a line of its own.
 """
 
 _REFUSED: Final = "Caused by: org.apache.rocketmq.client.exception.MQBrokerException: CODE: 0 DESC:"
@@ -83,16 +86,16 @@ _OLD_NAME: Final = (
     f"Caused by: {_NULL_POINTER}",
     "org.apache.rocketmq.tools.command.SubCommandException: ExportMetricsCommand command failed",
 )
-"""The older release reads a name of a figure that RocketMQ 5.3.3 does not tell any more, and ours do."""
+"""Error of the older release, which reads a figure that RocketMQ 5.3.3 no longer sends. Our brokers send it."""
 _OWN_FIGURES: Final = (
     *(f"dledger{name} : <value>" for name in ("Addresses", "Draining", "Gauges", "Http", "Status", "UptimeMs")),
     "getTransferedTps : <value>",  # see _OLD_NAME
 )
-"""What only a node here says of itself."""
+"""Figures that only our nodes report."""
 _TLS_SETTINGS: Final = tuple(
     f"tls.server.{name} = <value>" for name in ("mode", "certPath", "keyPath", "trustCertPath", "need.client.auth")
 )
-"""RocketMQ takes them from the command line of Java alone, and does not tell them."""
+"""Settings that RocketMQ takes from Java's command line only, and does not report."""
 _NO_SUCH_SETTINGS: Final = tuple(
     f"configs.json.brokerConfigs.<broker>.{name}: text"
     for name in ("msgTraceTopicName", "slaveReadEnable", "traceOn", "useTLS")
@@ -104,7 +107,7 @@ _PROCESS_QUEUE: Final = (
     "tryUnlockTimes=0, lastLockTimestamp=0, droped=false, lastPullTimestamp=0, lastConsumeTimestamp=0]"
 )
 _RETRY_QUEUE: Final = ("%RETRY%<group> <broker> 0 0", f"%RETRY%<group> <broker> 0 {_PROCESS_QUEUE}")
-"""A client shows the queue of what comes again once it has looked its route up, every 30 s."""
+"""Line about the retry queue. A client shows this queue after its next route lookup, every 30 s."""
 
 COMMANDS: Final = (
     Command("updateTopic -c {cluster} -t {topic} -r 4 -w 4"),
@@ -130,7 +133,7 @@ COMMANDS: Final = (
     Command("getConsumerConfig -g {group}"),
     Command("setConsumeMode -c {cluster} -t {topic} -g {group} -m PULL", only=NEW),
     Command(
-        "consumerProgress -g {group}",  # the queue of what comes again is shown before there was anything in it
+        "consumerProgress -g {group}",  # the retry queue is shown before it has held a message
         more=("%RETRY%<group> <broker> 0 0 0 0 0 N/A", "%RETRY%<group> <broker> 0 0 0 0 N/A"),
     ),
     Command("consumerProgress -g {group} -t {topic}", only=NEW),
@@ -164,7 +167,7 @@ COMMANDS: Final = (
         "getBrokerConfig -b {address}",
         pairs=True,
         settings=True,
-        more=(*_TLS_SETTINGS, "dLegerSelfId = <value>"),  # one broker alone says nothing of itself there
+        more=(*_TLS_SETTINGS, "dLegerSelfId = <value>"),  # a single broker does not report its own id
     ),
     Command("updateBrokerConfig -b {address} -k fileReservedTime -v 48"),
     Command("updateBrokerConfig -c {cluster} -k autoCreateTopicEnable -v true"),
@@ -187,9 +190,7 @@ COMMANDS: Final = (
     Command("updateSubGroup -c {cluster} -g {other_group}"),
     Command("cloneGroupOffset -s {group} -d {other_group} -o true -t {topic}"),
     Command(
-        "exportMetadata -c {cluster} -f {exports}",
-        writes="metadata.json",
-        about=("export ", "exportTime", *_MADE),
+        "exportMetadata -c {cluster} -f {exports}", writes="metadata.json", about=("export ", "exportTime", *_MADE)
     ),
     Command("exportConfigs -c {cluster} -f {exports}", writes="configs.json", fewer=_NO_SUCH_SETTINGS),
     Command(
@@ -197,7 +198,7 @@ COMMANDS: Final = (
         only=NEW,
         writes="metrics.json",
         more=(f"{_RUNTIME_ENVIRONMENT}: empty",),
-        fewer=(f"{_RUNTIME_ENVIRONMENT}.cpuNum: text",),  # which is what RocketMQ calls a number of threads
+        fewer=(f"{_RUNTIME_ENVIRONMENT}.cpuNum: text",),  # RocketMQ reports a number of threads under this name
     ),
     Command(
         "exportMetrics -c {cluster} -f {exports}",
@@ -250,15 +251,15 @@ COMMANDS: Final = (
     Command("deleteSubGroup -c {cluster} -g {other_group}"),
     Command("deleteTopic -c {cluster} -t {topic}"),
 )
-"""In the order in which they are tried: the last ones take away what the others look at."""
+"""Commands in the order in which they are tried. The last commands delete what the others look at."""
 
 _WITHOUT_ADDRESS: Final = ("User:<user> Custom Topic:A [Get] [] Deny",)
 _WITHOUT_ADDRESS_THERE: Final = ("User:<user> Custom Topic:A [Get] null Deny",)
-"""A rule without addresses has a list of none here, and no list there."""
+"""Rule without addresses, as RocketMQ prints it: its list is null there, and empty here."""
 
 
 def _user(state: str) -> dict[str, tuple[str, ...]]:
-    """Lines of a user, whose secret no answer has here."""
+    """Return the lines of a user. Our answers never contain the secret."""
     return {"more": (f"<user> null Normal {state}",), "fewer": (f"<user> <secret> Normal {state}",)}
 
 
@@ -272,7 +273,7 @@ ACCOUNT_COMMANDS: Final = (
     Command("updateUser -b {address} -u {user} -p another-{secret}"),
     Command("updateUser -b {address} -u nobody -s enable"),
     Command(
-        "getUser -b {address} -u nobody",  # of which RocketMQ prints nothing
+        "getUser -b {address} -u nobody",  # RocketMQ prints nothing for an unknown user
         more=(
             "org.apache.rocketmq.tools.command.SubCommandException: GetUserSubCommand command failed",
             f"{_REFUSED} User:nobody is not found.",
@@ -284,7 +285,7 @@ ACCOUNT_COMMANDS: Final = (
     Command("updateAcl -b {address} -s User:{user} -r Topic:A -a Get -d Deny"),
     Command("getAcl -b {address} -s User:{user}", more=_WITHOUT_ADDRESS, fewer=_WITHOUT_ADDRESS_THERE),
     Command(
-        "getAcl -b {address} -s User:nobody",  # ours names it
+        "getAcl -b {address} -s User:nobody",  # our answer names the subject
         more=(f"{_REFUSED} The subject of User:nobody is not exist.",),
         fewer=(f"{_REFUSED} The subject is not exist.",),
     ),
@@ -297,7 +298,7 @@ ACCOUNT_COMMANDS: Final = (
     Command("deleteUser -b {address} -u {user}"),
     Command("deleteUser -b {address} -u nobody"),
 )
-"""Those for accounts and rules of 5.3.3 once more, for a group with access control."""
+"""Commands for accounts and rules of 5.3.3 again, for a group with access control."""
 
 _PAIR: Final = re.compile(r"\s*([^\s:=]+)\s*([:=])")
 _PATH_IN_KEY: Final = re.compile(r"(?<=_)/.*")
@@ -329,7 +330,7 @@ _PLACEHOLDERS: Final = tuple(
 
 
 def shape_of(command: Command, printed: str, names: Mapping[str, str]) -> list[str]:
-    """The shape of what a command has printed; `names` are those that stood in braces."""
+    """Return the shape of a command's output. `names` are the values of the names in braces."""
     for name in sorted(names, key=lambda name: -len(names[name])):
         printed = printed.replace(names[name], f"<{name}>")
     lines: list[str] = []
@@ -349,7 +350,7 @@ def shape_of(command: Command, printed: str, names: Mapping[str, str]) -> list[s
 def differences(
     command: Command, printed: str, recorded: Mapping[str, list[str]], names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Lines of the shape that only we, and that only RocketMQ has, but for those that the command knows of."""
+    """Return the lines that only we have, and those that only RocketMQ has, without those that the command expects."""
     shape, expected = _compared(command, shape_of(command, printed, names)), _compared(command, recorded[command.words])
     more = [line for line in shape if line not in {*expected, *command.more}]
     fewer = [line for line in expected if line not in {*shape, *command.fewer}]
@@ -357,8 +358,9 @@ def differences(
 
 
 def _compared(command: Command, shape: Iterable[str]) -> list[str]:
-    """The lines of a shape that are compared. Properties stand in the order of a hash table, and RocketMQ stores one
-    more with a message, `TRACE_ON`.
+    """Return the lines of a shape that are compared.
+
+    Properties are sorted, since both sides print them in hash order. `TRACE_ON` is removed: only RocketMQ stores it.
     """
     lines = [_PROPERTIES.sub(_sorted_properties, line) for line in shape]
     if command.settings:
@@ -375,7 +377,7 @@ _KINDS: Final = {bool: "truth value", int: "number", float: "number", str: "text
 
 
 def leaves(value: Any, path: str) -> Iterator[str]:
-    """What stands in JSON, each with the names that lead to it and its kind."""
+    """Yield the path and the kind of each value in JSON."""
     if isinstance(value, dict) and value:
         for name, one in value.items():
             yield from leaves(one, f"{path}.{name}")
@@ -387,12 +389,12 @@ def leaves(value: Any, path: str) -> Iterator[str]:
 
 
 def sections(tried: Iterable[tuple[str, list[str]]]) -> str:
-    """Shapes by command, as they are recorded."""
+    """Format shapes by command, as they are recorded."""
     return "".join(f"== {words}\n" + "".join(f"{line}\n" for line in shape) for words, shape in tried)
 
 
 def read_sections(text: str) -> dict[str, list[str]]:
-    """What was recorded."""
+    """Parse recorded shapes."""
     found: dict[str, list[str]] = {}
     for section in text.split("== ")[1:]:
         words, *lines = section.splitlines()

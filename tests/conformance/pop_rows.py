@@ -1,4 +1,4 @@
-"""Consumers that pop, whose queues brokers assign, or that filter, as rows; see `rows`."""
+"""Rows about consumers that pop, have their queues assigned by brokers, or filter. See `rows`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.integration.bare_client import BareClient
 
 
 def failed_messages_are_popped_again(row: Row) -> None:
-    """Members that pop get each message once; one whose listener fails comes again when its time is over, 10 s later.
+    """Check that members that pop get each message once, and that a failed message comes again after 10 s.
 
-    The broker assigns their queues, and says that they are to be popped.
+    The broker assigns their queues, and tells the members to pop.
     """
     bodies = [f"popped-{number}" for number in range(24)]
     fails, later = bodies[:4], bodies[12:]
@@ -57,7 +57,7 @@ def failed_messages_are_popped_again(row: Row) -> None:
 
 
 def assigned_queues_are_pulled(row: Row) -> None:
-    """Members whose queues the broker assigns share them, and each message is received."""
+    """Check that members with queues assigned by the broker share them, and that each message is received."""
     bodies = [f"pulled-{number}" for number in range(24)]
     create_topic(row.cluster, row.topic)
     with row.told():
@@ -69,9 +69,7 @@ def assigned_queues_are_pulled(row: Row) -> None:
         def received() -> Counter[str]:
             return Counter(members[0].bodies("member-0") + members[1].bodies("member-1"))
 
-        for position, body in enumerate(bodies):
-            if position == len(bodies) // 2:
-                row.kill()
+        for body in row.around_the_kill(bodies):
             rows.send(members[0], topic=row.topic, body=body)
         assert wait_until(lambda: received().keys() >= {*bodies}, RETRY_SECONDS), f"deliveries: {received()}"
         for number, member in enumerate(members):
@@ -81,7 +79,7 @@ def assigned_queues_are_pulled(row: Row) -> None:
 
 
 def an_expression_in_sql_filters(row: Row, *, is_popped: bool) -> None:
-    """A member gets what its expression is true of, and nothing else; with `is_popped` it pops."""
+    """Check that a member gets exactly the messages that its SQL expression matches. With `is_popped` it pops."""
     wanted = {str(number) for number in range(24) if number % 2 and 4 <= number <= 20}
     create_topic(row.cluster, row.topic)
     if is_popped:
@@ -107,7 +105,7 @@ def an_expression_in_sql_filters(row: Row, *, is_popped: bool) -> None:
 
 
 def let_group_pop(row: Row) -> None:
-    """Say that the row's group pops the row's topic."""
+    """Set the row's group to pop the row's topic."""
     mode = {"topic": row.topic, "consumerGroup": row.group, "mode": "POP", "popShareQueueNum": 0}
     with BareClient(row.cluster.client_address(row.cluster.leader())) as client:
         client.post(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(mode).encode())

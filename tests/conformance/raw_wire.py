@@ -1,6 +1,6 @@
-"""Bytes on the wire: one connection to one follower, whose requests and answers a row names.
+"""Bytes on the wire: one connection to one follower, with requests and expected answers from a row.
 
-Nodes pass on what they may not answer. With the leader killed in a row's middle the connection stays.
+Nodes forward requests that they may not answer. If the leader is killed in the middle of a row, the connection stays.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
 import pytest
+from _pytest.mark import ParameterSet
 from cluster_checks import bodies_of, create_topic, stored_messages
 
 from dledger_client.testing import LocalCluster
@@ -30,7 +31,7 @@ _NUMBERS = count()
 
 
 class Way(NamedTuple):
-    """How a row runs: in which serializer, and whether the leader is killed in its middle."""
+    """Parameters of a run: the serializer, and whether the leader is killed in the middle of the row."""
 
     serialize_type: SerializeType
     kills: bool = False
@@ -43,11 +44,11 @@ BINARY_KILLED = pytest.param(Way(SerializeType.ROCKETMQ, kills=True), id="binary
 UNDISTURBED = [IN_JSON, IN_BINARY]
 """Ways of a row that needs no kill."""
 ALL_WAYS = [*UNDISTURBED, KILLED]
-"""Ways of other rows."""
+"""Ways of all other rows."""
 TWO_WAYS = [IN_JSON, BINARY_KILLED]
 """Ways of a row that takes many seconds each time."""
 JSON_WAYS = [IN_JSON, KILLED]
-"""Ways of a row whose codes have no room in a binary header."""
+"""Ways of a row whose codes do not fit a binary header."""
 
 
 class Wire:
@@ -65,7 +66,7 @@ class Wire:
         self.client = BareClient(cluster.client_address(follower))
 
     def kill(self) -> None:
-        """The row's middle: the leader is killed, if this row is about that, and another one leads."""
+        """Kill the leader in the middle of the row, if the row is about that, and wait for a new leader."""
         if self.kills:
             self.killed = self.cluster.kill_leader()
             self.cluster.leader()
@@ -75,7 +76,7 @@ class Wire:
         return self.client.post(code, ext, body, flag=flag, kind=self.serialize_type)
 
     def answer(self, opaque: int) -> RemotingCommand:
-        """The answer to a request, in its serializer; what else comes meanwhile is kept in `pushed`."""
+        """Return the answer to a request, in its serializer. Keep other commands that arrive meanwhile in `pushed`."""
         for one in self.pushed:
             if one.is_response and one.opaque == opaque:
                 self.pushed.remove(one)
@@ -95,7 +96,7 @@ class Wire:
         expected: int = ResponseCode.SUCCESS,
         text: str = "",
     ) -> RemotingCommand:
-        """Send a request and return its answer; fails if that is not the expected one."""
+        """Send a request and return its answer. Fail if the answer is not the expected one."""
         answer = self.answer(self.post(code, ext, body))
         assert (answer.code, text in (answer.remark or "")) == (expected, True), (
             f"{code} {request_code_name(code)} {json.dumps(dict(ext))} {body[:80]!r} was answered {answer.code} "
@@ -104,7 +105,7 @@ class Wire:
         return answer
 
     def pushes(self, code: int) -> RemotingCommand:
-        """The next request of the broker's with this code."""
+        """Return the broker's next request with this code."""
         while True:
             for one in self.pushed:
                 if one.code == code:
@@ -113,16 +114,8 @@ class Wire:
             self.pushed.append(self.client.read())
 
     def heartbeat(self, begins: str = "CONSUME_FROM_FIRST_OFFSET") -> None:
-        """Make the group and its retry topic, and be one of the producers."""
-        consumer = {
-            "groupName": self.group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": begins,
-            "subscriptionDataSet": [{"topic": self.topic, "subString": "*", "subVersion": 1}],
-        }
-        body = {"clientID": "raw@1", "producerDataSet": [{"groupName": PRODUCERS}], "consumerDataSet": [consumer]}
-        self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+        """Create the group and its retry topic, and register as a producer."""
+        self.ask(RequestCode.HEART_BEAT, {}, member_body(self.group, PRODUCERS, self.topic, begins))
 
     def send(
         self,
@@ -141,18 +134,22 @@ class Wire:
     def letters(
         self, properties: Mapping[str, str] | None = None, *, topic: str = "", **letters: str
     ) -> dict[str, str]:
-        """The ext fields of a send (310, 320) to queue 0."""
+        """Return the ext fields of a send (310, 320) to queue 0."""
         encoded = "".join(f"{name}\x01{value}\x02" for name, value in (properties or {}).items())
         names = {"a": PRODUCERS, "b": topic or self.topic, "c": "TBW102", "d": "4"}
         numbers = {"e": "0", "f": "0", "g": str(now_ms()), "h": "0"}
         return {**names, **numbers, "i": encoded, **letters}
 
-    def pull(self, topic: str, offset: int, *, wait: bool = True) -> MessageRecord | None:
-        """The message at an offset of queue 0, once it is there; None at once if it is not to be waited for."""
-        deadline = time.monotonic() + WAIT_SECONDS
+    def pull_fields(self, topic: str, offset: int, *, wait: bool = True) -> dict[str, str]:
+        """Return the ext fields of a pull (11) of one message of queue 0."""
         names = {"consumerGroup": self.group, "topic": topic, "queueId": "0", "queueOffset": str(offset)}
         numbers = {"maxMsgNums": "1", "sysFlag": "6" if wait else "4", "commitOffset": "0", "subVersion": "0"}
-        ext = {**names, **numbers, "suspendTimeoutMillis": str(POLL_MS), "subscription": "*", "expressionType": "TAG"}
+        return {**names, **numbers, "suspendTimeoutMillis": str(POLL_MS), "subscription": "*", "expressionType": "TAG"}
+
+    def pull(self, topic: str, offset: int, *, wait: bool = True) -> MessageRecord | None:
+        """Return the message at an offset of queue 0, and wait for it. Without `wait`, return None if there is none."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        ext = self.pull_fields(topic, offset, wait=wait)
         while True:
             answer = self.answer(self.post(RequestCode.PULL_MESSAGE, ext))
             if answer.code == ResponseCode.SUCCESS:
@@ -163,40 +160,59 @@ class Wire:
             assert time.monotonic() < deadline, f"{ext}: {answer.code} {answer.remark}"
 
     def end(self, half: RemotingCommand, decision: str, *, group: str = PRODUCERS, expected: int = 0) -> None:
-        """End the transaction of a half, which `half` is the answer to."""
+        """End the transaction of a half message. `half` is the answer to its send."""
         position = parse_offset_message_id(half.ext["msgId"])[1]
         ext = {"producerGroup": group, "tranStateTableOffset": half.ext["queueOffset"], "commitOrRollback": decision}
         ext |= {"commitLogOffset": str(position), "msgId": half.ext["transactionId"], "topic": self.topic}
         self.ask(RequestCode.END_TRANSACTION, ext, expected=expected)
 
     def lock(self, client_id: str, expected: int) -> None:
-        """Lock queue 0 for a client; `expected` is how many queues it has then."""
+        """Lock queue 0 for a client, and check that it then holds `expected` queues."""
         answer = self.ask(RequestCode.LOCK_BATCH_MQ, {}, self.locks(client_id))
         granted = json.loads(answer.body)["lockOKMQSet"]
         assert len(granted) == expected, f"41 of {client_id} was answered {granted}, expected: {expected} queues"
 
     def locks(self, client_id: str) -> bytes:
-        """The body of 41 and 42."""
+        """Return the body of requests 41 and 42."""
         queue = {"topic": self.topic, "brokerName": "broker-a", "queueId": 0}
         return json.dumps({"consumerGroup": self.group, "clientId": client_id, "mqSet": [queue]}).encode()
 
     def stored(self, topic: str = "") -> list[str]:
-        """Bodies that a topic holds."""
+        """Return the bodies that a topic holds."""
         return bodies_of(stored_messages(self.cluster, topic or self.topic))
 
 
-def wire_for(cluster: LocalCluster, way: Way) -> Iterator[Wire]:
-    """A wire for a row, as a fixture makes it; a node that the row kills is back behind it."""
-    made = Wire(cluster, way)
-    with made.client:
-        try:
-            yield made
-        finally:
-            if made.killed is not None:
-                cluster.restart(made.killed)
-                cluster.wait_ready()
+def wires(ways: Sequence[ParameterSet], group: str = "quick_group") -> Callable[..., Iterator[Wire]]:
+    """Return a fixture that yields a wire of each way. Afterwards it restarts the node that the row has killed."""
+
+    @pytest.fixture(params=ways)
+    def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
+        cluster = request.getfixturevalue(group)
+        made = Wire(cluster, request.param)
+        with made.client:
+            try:
+                yield made
+            finally:
+                if made.killed is not None:
+                    cluster.restart(made.killed)
+                    cluster.wait_ready()
+
+    return wire
+
+
+def member_body(group: str, producers: str, topic: str, begins: str = "CONSUME_FROM_FIRST_OFFSET") -> bytes:
+    """Return the body of a heartbeat of a member of a group, which is a producer too."""
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": begins,
+        "subscriptionDataSet": [{"topic": topic, "subString": "*", "subVersion": 1}],
+    }
+    body = {"clientID": "raw@1", "producerDataSet": [{"groupName": producers}], "consumerDataSet": [consumer]}
+    return json.dumps(body).encode()
 
 
 def now_ms() -> int:
-    """The time, ms since 1970."""
+    """Return the time in ms since 1970."""
     return time.time_ns() // 1_000_000

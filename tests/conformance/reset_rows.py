@@ -1,7 +1,7 @@
-"""Groups of clients of others that are reset, as rows that they have to come through; see `rows`.
+"""Rows about resets of consumer groups that other vendors' clients must pass. See `rows`.
 
-What is sent comes in two halves with a time between them. A reset to the beginning shows both again, one to that time
-the second one, one to the end neither.
+Each row sends two halves with a time between them. A reset to the beginning delivers both again, a reset to that time
+the second half, and a reset to the end neither.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.integration.bare_client import BareClient
 HALF = 8
 BEGINNING: Final = 0
 Reset = Callable[[Row, int], None]
-"""Have a row's group go on at a time, in ms since 1970, or at `AT_END`."""
+"""Function that resets a row's group to a time in ms since 1970, or to `AT_END`."""
 
 
 def by_command(row: Row, timestamp_ms: int) -> None:
-    """`dledger group reset`."""
+    """Reset with `dledger group reset`."""
     where = {BEGINNING: "beginning", AT_END: "end"}.get(timestamp_ms, str(timestamp_ms))
-    dledger("group", "reset", row.group, "--namesrv", row.cluster.namesrv, "--to", where, "--topic", row.topic)
+    dledger("group", "reset", "--yes", row.group, "--namesrv", row.cluster.namesrv, "--to", where, "--topic", row.topic)
 
 
 def by_mqadmin(row: Row, timestamp_ms: int) -> None:
-    """What `mqadmin resetOffsetByTime` of RocketMQ 5.3.3 sends: to each group's leader, with `isForce`."""
+    """Reset as `mqadmin resetOffsetByTime` of RocketMQ 5.3.3 does: by a request to each leader, with `isForce`."""
     asked = {"topic": row.topic, "group": row.group, "timestamp": str(timestamp_ms), "isForce": "true"}
     asked |= {"queueId": "-1", "offset": "-1"}
     for broker_group in row.cluster.groups:
@@ -45,14 +45,12 @@ def by_mqadmin(row: Row, timestamp_ms: int) -> None:
 
 
 def a_live_group_goes_on_where_it_is_told(row: Row, reset: Reset) -> None:
-    """A member reads everything again, then from a time on, then only what is sent behind a reset to the end.
+    """Check that a member reads everything again, then everything from a time on, then only new messages.
 
-    The leader is killed when it has answered the first reset; the row ends then when everything was seen again.
+    The last reset is one to the end. With kills, the leader is killed after its answer to the first reset, and the row
+    ends once the member has read everything again.
     """
-    create_topic(row.cluster, row.topic)
-    with row.told():
-        client = row.client()
-        client.call("push", name="reader", group=row.group, topic=row.topic)
+    with row.reading() as client:
         early, late, between_ms = _send_halves(row, client)
         everything = [*early, *late]
         _wait_for(row, client, "reader", Counter(everything))
@@ -64,15 +62,16 @@ def a_live_group_goes_on_where_it_is_told(row: Row, reset: Reset) -> None:
             _wait_for(row, client, "reader", Counter(everything * 2 + late))
             reset(row, AT_END)
             rows.send(client, topic=row.topic, body="last")
-            # A member that has read it before it knows of the reset goes back to where that says, and reads it again.
+            # A member that read it before it learned of the reset goes back to the reset offset, and reads it again.
             _wait_for(row, client, "reader", Counter(everything * 2 + [*late, "last"]), maybe_again="last")
         rows.close(row, client, "reader")
 
 
 def a_group_that_is_away_comes_back_where_it_was_told(row: Row, reset: Reset) -> None:
-    """The same while no member runs: the one that comes begins where the reset said.
+    """Check that a member that starts after a reset begins at the reset offset. No member runs during the reset.
 
-    The leader is killed when it has answered the reset to a time; the row ends then when that was obeyed.
+    With kills, the leader is killed after its answer to the reset to a time, and the row ends once that reset took
+    effect.
     """
     create_topic(row.cluster, row.topic)
     with row.told():
@@ -94,7 +93,7 @@ def a_group_that_is_away_comes_back_where_it_was_told(row: Row, reset: Reset) ->
 
 
 def _send_halves(row: Row, client: StockClient) -> tuple[list[str], list[str], int]:
-    """Bodies of both halves, and a time in ms since 1970 between them."""
+    """Send both halves. Return their bodies, and a time in ms since 1970 between them."""
     early, late = ([f"{half} {number}" for number in range(HALF)] for half in ("early", "late"))
     for body in early:
         rows.send(client, topic=row.topic, body=body)
@@ -106,18 +105,18 @@ def _send_halves(row: Row, client: StockClient) -> tuple[list[str], list[str], i
 
 
 def _come_back(row: Row, client: StockClient, name: str, bodies: list[str]) -> None:
-    """A member that comes gets these and leaves."""
+    """Start a member, check that it gets these bodies, and stop it."""
     client.call("push", name=name, group=row.group, topic=row.topic)
     _wait_for(row, client, name, Counter(bodies))
     rows.close(row, client, name)
 
 
 def _wait_for(row: Row, client: StockClient, name: str, expected: Counter[str], *, maybe_again: str = "") -> None:
-    """Wait until a consumer had each body so often, and the group has committed all that is stored.
+    """Wait until a consumer got each body as often as expected, and the group has committed everything stored.
 
-    Not more often, but for `maybe_again`, unless the leader was killed: what is not committed then comes again.
+    More deliveries fail the row, except those of `maybe_again`. After a kill, uncommitted messages may come again.
     """
-    client.wait_for(lambda: Counter(client.bodies(name)) >= expected, f"{expected}", timeout=RETRY_SECONDS)
+    rows.wait_for(client, lambda: Counter(client.bodies(name)) >= expected, f"{expected}")
     assert wait_until(lambda: _all_is_committed(row), RETRY_SECONDS), "everything is committed"
     if not row.kills:
         found = Counter(client.bodies(name))
@@ -129,4 +128,4 @@ def _all_is_committed(row: Row) -> bool:
         with SyncAdmin(row.cluster.namesrv) as admin:
             return all((queue.committed or 0) == queue.end for queue in admin.offsets(row.group, row.topic))
     except (ClientError, TimeoutError):
-        return False  # no leader is there yet
+        return False  # there is no leader yet

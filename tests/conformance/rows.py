@@ -1,8 +1,8 @@
-"""Rows of what applications rely on beyond plain sends, that clients of others have to come through; see `stories` too.
+"""Rows: behavior beyond plain sends that applications rely on, for other vendors' clients. See `stories` too.
 
-A row goes through a wiretap: every answer but the expected one fails it, and is told. With `kills` the leader is killed
-in the row's middle and comes back at its end: nothing may be lost then, and a message is stored as often as sends of it
-may have succeeded.
+A row goes through a wiretap. Every unexpected answer fails the row and is reported. With `kills` the leader is killed
+in the middle of the row and comes back at its end. Then no message may be lost. A message may be stored as often as
+sends of it may have succeeded.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from itertools import count
+from typing import Final, NamedTuple, TypeVar
 
+import pytest
 from cluster_checks import bodies_of, create_topic, stored_messages, wait_until
 from stock_clients import StockClient, StockClientError
 from stories import PATIENCE_SECONDS
@@ -34,20 +36,20 @@ transaction_timeout_ms = 1000
 transaction_check_interval_ms = 2000
 transaction_check_max = 1000
 """
-"""Configuration of a cluster for these rows: RocketMQ's last retry is hours away, and it has a region.
+"""Configuration of a cluster for these rows: short delays up to RocketMQ's last retry, and a region.
 
-After a kill a producer is back, to be asked, when it has looked the route up.
+After a kill a producer can be asked for a transaction's state again once it has looked the route up.
 """
 
 MAX_RETRIES = 16
 ALWAYS = 1_000
 BELIEF_SECONDS = 30.0
-"""How long an owner believes in a lock that it was granted."""
+"""Time in seconds for which an owner relies on a granted lock."""
 RETRY_SECONDS = 90.0
-"""A client finds the queue of its retries when it looks the route up, then each is a second away."""
+"""Time limit in seconds for retries. A client finds its retry queue by a route lookup, then each takes a second."""
 RESEND_PAUSE_SECONDS = 0.2
 CPP_ABORTS = "boost::thread_interrupted"
-"""What the C++ client dies of now and then while it stops a consumer (docs/compatibility.md)."""
+"""Error with which the C++ client sometimes aborts while it stops a consumer (docs/compatibility.md)."""
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULL_ANSWERS = {
@@ -58,31 +60,42 @@ PULL_ANSWERS = {
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_NOT_LATEST,
 }
-"""Java's client pulls queues before it heartbeats its subscription (24), or the new version of that (25)."""
+"""Answers to pulls. Java's client pulls before it heartbeats its subscription (24) or the new version of it (25)."""
 OTHER_ANSWERS: dict[int, set[ResponseCode]] = {
     RequestCode.PULL_MESSAGE: PULL_ANSWERS,
     RequestCode.LITE_PULL_MESSAGE: PULL_ANSWERS,
     RequestCode.QUERY_CONSUMER_OFFSET: {ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND},
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR},
 }
-"""Of requests that are not simply answered 0; 38 is answered 1 while a group has no member."""
+"""Answers to requests that may be answered other than 0. Request 38 is answered 1 while a group has no member."""
 POP_ANSWERS = {ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT}
 OTHER_ANSWERS |= dict.fromkeys((RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION), POP_ANSWERS)
 UNSURE = {ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE}
-"""What else a request may be answered while a group is without a leader: clients try these again."""
+"""Further answers allowed while a group has no leader. Clients try these requests again."""
+
+
+WAYS: Final[Mapping[str, Callable[[], Mapping[str, object]]]] = {
+    "DELAY": lambda: {"level": 2},
+    "TIMER_DELAY_SEC": lambda: {"properties": {"TIMER_DELAY_SEC": "2"}},
+    "TIMER_DELAY_MS": lambda: {"properties": {"TIMER_DELAY_MS": "1500"}},
+    "TIMER_DELIVER_MS": lambda: {"properties": {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 2000)}},
+}
+"""Arguments of a send for each way in which clients ask for a delay."""
+_NUMBERS = count()
+T = TypeVar("T")
 
 
 class Attempts(NamedTuple):
-    """How often something was asked for, and how often that was answered 0."""
+    """Number of attempts at something, and number of attempts that were answered 0."""
 
     asked: int
     succeeded: int
 
 
 class Row:
-    """A cluster behind a wiretap, with a topic and a group of the row's own.
+    """Cluster behind a wiretap, with a topic and a group for this row only.
 
-    A client that `asks_once` gives a message up, for as long as it runs, whose sending back nobody answers.
+    A client that `asks_once` drops a message until its next start if nobody answers the request that sends it back.
     """
 
     def __init__(
@@ -102,13 +115,13 @@ class Row:
         self._killed: str | None = None
 
     def client(self) -> StockClient:
-        """A client in a process of its own, which believes the tap to be the cluster."""
+        """Start a client in a process of its own. It takes the tap for the cluster."""
         return self._start(self.tap.namesrv)
 
     def kill(self, *, sent_back: int = 0) -> None:
-        """The row's middle: the leader is killed, if this row is about that.
+        """Kill the leader in the middle of the row, if the row is about that.
 
-        Where the client asks once, it is killed when at least so many messages are sent back and all are answered.
+        For a client that asks once, first wait until at least `sent_back` messages are sent back and all are answered.
         """
         if self.kills:
             if self._asks_once:
@@ -120,13 +133,13 @@ class Row:
         return len(asked) >= at_least and all(one.answer is not None for one in asked)
 
     def expected(self, one: Exchange) -> Collection[int]:
-        """Codes with which a request may be answered."""
+        """Return the codes with which a request may be answered."""
         answers = OTHER_ANSWERS.get(one.code, {ResponseCode.SUCCESS})
         return answers | UNSURE if self._killed else answers
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Fail for surprising answers, at the end at the latest; the killed node is back behind it."""
+        """Fail for unexpected answers, at the latest at the end. Afterwards restart the killed node."""
         try:
             with self.tap.told(self.expected):
                 yield
@@ -136,42 +149,67 @@ class Row:
                 self.cluster.restart(self._killed)
                 self.cluster.wait_ready()
 
+    @contextmanager
+    def reading(self, **options: object) -> Iterator[StockClient]:
+        """Create the topic, and yield a client whose consumer `reader` reads it. Fail for unexpected answers."""
+        create_topic(self.cluster, self.topic)
+        with self.told():
+            client = self.client()
+            client.call("push", name="reader", group=self.group, topic=self.topic, **options)
+            yield client
+
+    def around_the_kill(self, items: Sequence[T]) -> Iterator[T]:
+        """Yield items one after the other, with the kill in their middle."""
+        for position, item in enumerate(items):
+            if position == len(items) // 2:
+                self.kill()
+            yield item
+
     def sends(self) -> dict[str, Attempts]:
-        """Sends of each body to the row's topic."""
+        """Return the attempts to send each body to the row's topic."""
         return _attempts((body, one) for one in self.tap.exchanges(*SENDS) for body in _bodies(one, self.topic))
 
     def retries(self) -> Attempts:
-        """Retries that were asked for: sent back, or sent to the retry topic by a client that could not send back."""
+        """Return the attempts at retries.
+
+        A message is sent back, or sent to the retry topic by a client that could not send it back.
+        """
         retried = [*self.tap.exchanges(RequestCode.CONSUMER_SEND_MSG_BACK)]
         retried += [one for one in self.tap.exchanges(*SENDS) if topic_of(one) == retry_topic(self.group)]
         return _attempts(("", one) for one in retried).get("", Attempts(0, 0))
 
     def stored(self, topic: str | None = None) -> list[ReceivedMessage]:
-        """What a topic holds now, the row's own by default; nothing if it does not exist."""
+        """Return the messages of a topic, by default the row's own. Return none if the topic does not exist."""
         try:
             return stored_messages(self.cluster, topic or self.topic)
         except (NoRouteError, TimeoutError):
             return []
 
 
+def row_fixture(client: str, *, groups: str = "quick_group", asks_once: bool = False) -> Callable[..., Iterator[Row]]:
+    """Return a fixture that yields a row, undisturbed and with a kill. `client` and `groups` name fixtures."""
+
+    @pytest.fixture(params=[False, True], ids=["undisturbed", "leader killed"])
+    def row(request: pytest.FixtureRequest) -> Iterator[Row]:
+        cluster, start = request.getfixturevalue(groups), request.getfixturevalue(client)
+        topic = f"Row{next(_NUMBERS)}-{client}"
+        with Wiretap(cluster) as tap:
+            yield Row(cluster, tap, start, topic, kills=request.param, asks_once=asks_once)
+
+    return row
+
+
 def failed_messages_come_again(row: Row) -> None:
-    """What a listener cannot handle comes again after the first level of retries; one that failed once then is done."""
+    """Check that a failed message comes again after the first retry delay, and is then done if it failed once."""
     bodies = [f"again-{number}" for number in range(12)]
-    create_topic(row.cluster, row.topic)
-    with row.told():
-        client = row.client()
-        client.call("push", name="reader", group=row.group, topic=row.topic, fails=dict.fromkeys(bodies, 1))
+    with row.reading(fails=dict.fromkeys(bodies, 1)) as client:
         for body in bodies[:6]:
             send(client, topic=row.topic, body=body)
-        client.wait_for(lambda: len(client.received) >= 6, "first deliveries", timeout=RETRY_SECONDS)
+        wait_for(client, lambda: len(client.received) >= 6, "first deliveries")
         row.kill(sent_back=6)
         for body in bodies[6:]:
             send(client, topic=row.topic, body=body)
-        client.wait_for(
-            lambda: all(client.bodies("reader").count(body) >= 2 for body in bodies),
-            "second deliveries",
-            timeout=RETRY_SECONDS,
-        )
+        wait_for(client, lambda: all(client.bodies("reader").count(body) >= 2 for body in bodies), "second deliveries")
         close(row, client, "reader")
         again = [one for one in client.received if one["reconsume_times"]]
         assert {one["topic"] for one in again} == {row.topic}, "they come with the topic that they were sent to"
@@ -179,21 +217,16 @@ def failed_messages_come_again(row: Row) -> None:
         retries, copies = row.retries(), len(row.stored(retry_topic(row.group)))
         assert retries.succeeded <= copies <= retries.asked, f"{copies} copies of {retries}"
         if not row.kills:
-            # A client that finds an answer late asks again: on a slow machine a message is copied twice, as it asked.
+            # A client whose answer is late asks again, so on a slow machine a message is copied twice.
             assert len(client.bodies("reader")) <= len(bodies) + copies
 
 
 def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
-    """What fails 16 retries goes to the group's dead letter topic; what lies beside it is delivered once."""
+    """Check that a message that fails 16 retries becomes a dead letter, and that others are delivered once."""
     hopeless = [f"hopeless-{number}" for number in range(messages)]
-    create_topic(row.cluster, row.topic)
-    with row.told():
-        client = row.client()
-        client.call("push", name="reader", group=row.group, topic=row.topic, fails=dict.fromkeys(hopeless, ALWAYS))
+    with row.reading(fails=dict.fromkeys(hopeless, ALWAYS)) as client:
         sent = {body: send(client, topic=row.topic, body=body) for body in [*hopeless, "good"]}
-        client.wait_for(
-            lambda: all(client.bodies("reader").count(body) >= 5 for body in hopeless), "retries", timeout=RETRY_SECONDS
-        )
+        wait_for(client, lambda: all(client.bodies("reader").count(body) >= 5 for body in hopeless), "retries")
         row.kill(sent_back=5 * messages)
         letters: list[ReceivedMessage] = []
 
@@ -202,11 +235,8 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
             return {*hopeless} <= {*bodies_of(letters)}
 
         deliveries = MAX_RETRIES + 1
-        client.wait_for(
-            lambda: all(client.bodies("reader").count(body) >= deliveries for body in hopeless),
-            "all retries",
-            timeout=RETRY_SECONDS,
-        )
+        expected = Counter(dict.fromkeys(hopeless, deliveries))
+        wait_for(client, lambda: Counter(client.bodies("reader")) >= expected, "all retries")
         assert wait_until(all_dead, RETRY_SECONDS), f"dead letters: {bodies_of(letters)}, expected: {hopeless}"
         close(row, client, "reader")
         origins = {body: message for message in row.stored() for body in bodies_of([message])}
@@ -221,9 +251,9 @@ def hopeless_messages_become_dead_letters(row: Row, messages: int = 4) -> None:
 
 
 def queues_are_consumed_in_order(row: Row, *, suspends: bool = True) -> None:
-    """Two ordered members get each queue's messages in order, never both one queue; what failed comes again first.
+    """Check that two ordered members get each queue's messages in order, and never share a queue.
 
-    With `suspends` their listeners fail for some messages.
+    A failed message comes again before the next one. With `suspends` their listeners fail for some messages.
     """
     shards, each = 4, 15
     create_topic(row.cluster, row.topic, queues=shards)
@@ -234,19 +264,13 @@ def queues_are_consumed_in_order(row: Row, *, suspends: bool = True) -> None:
             member.call("push", name=f"member-{number}", group=row.group, topic=row.topic, orderly=True, fails=fails)
         assert wait_until(lambda: owners(row.tap, row.topic) == 2, RETRY_SECONDS), "each member owns queues"
         bodies = [(f"{shard}-{number}", shard) for number in range(each) for shard in range(shards)]
-        for position, (body, shard) in enumerate(bodies):
-            if position == len(bodies) // 2:
-                row.kill()
+        for body, shard in row.around_the_kill(bodies):
             send(members[0], "send_orderly", topic=row.topic, body=body, shard=shard)
 
         def received() -> list[tuple[float, str]]:
             return sorted((one["at"], one["body"]) for member in members for one in member.received)
 
-        members[0].wait_for(
-            lambda: {body for _, body in received()} == {body for body, _ in bodies},
-            "all messages",
-            timeout=RETRY_SECONDS,
-        )
+        wait_for(members[0], lambda: {body for _, body in received()} == {body for body, _ in bodies}, "all messages")
         for number, member in enumerate(members):
             close(row, member, f"member-{number}")
         for shard in range(shards):
@@ -260,16 +284,13 @@ def queues_are_consumed_in_order(row: Row, *, suspends: bool = True) -> None:
         assert_stored_as_often_as_sent(row)
 
 
-def delayed_messages_come_when_they_are_due(row: Row, ways: Mapping[str, Callable[[], Mapping[str, object]]]) -> None:
-    """Messages with a delay, asked for in each way that a client has, come once, and not before they are due."""
-    create_topic(row.cluster, row.topic)
-    with row.told():
-        client = row.client()
-        client.call("push", name="reader", group=row.group, topic=row.topic)
+def delayed_messages_come_when_they_are_due(
+    row: Row, ways: Mapping[str, Callable[[], Mapping[str, object]]] = WAYS
+) -> None:
+    """Check that delayed messages, requested in each way that a client has, come once and not before they are due."""
+    with row.reading() as client:
         bodies = [f"{way} {number}" for number in range(4) for way in ways]
-        for position, body in enumerate(bodies):
-            if position == len(bodies) // 2:
-                row.kill()
+        for body in row.around_the_kill(bodies):
             send(client, topic=row.topic, body=body, **ways[body.partition(" ")[0]]())
         client.wait_for(
             lambda: {*bodies} <= {*client.bodies("reader")}, "messages that were due", timeout=PATIENCE_SECONDS
@@ -284,21 +305,19 @@ def delayed_messages_come_when_they_are_due(row: Row, ways: Mapping[str, Callabl
 
 
 def transactions_end_once(row: Row) -> None:
-    """Messages of transactions are seen once they are committed, be it when their producer is asked; else never."""
-    create_topic(row.cluster, row.topic)
+    """Check that messages of transactions are seen exactly if they are committed.
+
+    The commit may come directly, or as the answer to a check-back.
+    """
     ends = ("commit", "rollback", "unknown-commit", "unknown-rollback")
-    with row.told():
-        client = row.client()
-        client.call("push", name="reader", group=row.group, topic=row.topic)
+    with row.reading() as client:
         bodies = [f"{end} {number}" for number in range(4) for end in ends]
-        for position, body in enumerate(bodies):
-            if position == len(bodies) // 2:
-                row.kill()
+        for body in row.around_the_kill(bodies):
             send(client, "transaction", topic=row.topic, body=body, group=f"{row.group}-producers")
         committed = {body for body in bodies if "commit" in body}
-        client.wait_for(lambda: committed <= {*client.bodies("reader")}, "commits", timeout=RETRY_SECONDS)
+        wait_for(client, lambda: committed <= {*client.bodies("reader")}, "commits")
         asked = {body for body in bodies if body.startswith("unknown")}
-        client.wait_for(lambda: asked <= client.checked, "check-backs of what is unknown", timeout=RETRY_SECONDS)
+        wait_for(client, lambda: asked <= client.checked, "check-backs of what is unknown")
         assert wait_until(lambda: _no_half_waits(row, asked), RETRY_SECONDS), "all halves end"
         close(row, client, "reader")
         assert {*client.bodies("reader")} == committed
@@ -306,7 +325,7 @@ def transactions_end_once(row: Row) -> None:
 
 
 def _no_half_waits(row: Row, asked: Collection[str]) -> bool:
-    """Whether the last check-back of each body was followed by an end (37) of its half, or is none's any more."""
+    """Return whether every transaction that was checked back has been ended (37)."""
     ended = {one.ext["transactionId"] for one in row.tap.exchanges(RequestCode.END_TRANSACTION) if _ends(one)}
     checks = row.tap.exchanges(RequestCode.CHECK_TRANSACTION_STATE)
     return len(checks) >= len(asked) and {one.ext["transactionId"] for one in checks} <= ended
@@ -316,8 +335,13 @@ def _ends(one: Exchange) -> bool:
     return one.ext["commitOrRollback"] != "0"
 
 
+def wait_for(client: StockClient, condition: Callable[[], bool], otherwise: str) -> None:
+    """Wait for a client's output as long as retries may take."""
+    client.wait_for(condition, otherwise, timeout=RETRY_SECONDS)
+
+
 def send(client: StockClient, call: str = "send", /, **message: object) -> object:
-    """Send until it is acknowledged, as applications do; a client that gives up within seconds is told to go on."""
+    """Send until it is acknowledged, as applications do, also with a client that gives up within seconds."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -329,7 +353,7 @@ def send(client: StockClient, call: str = "send", /, **message: object) -> objec
 
 
 def close(row: Row, client: StockClient, name: str) -> None:
-    """Stop a consumer; a dead leader that it knows cannot be told that it leaves, and the C++ client may abort."""
+    """Stop a consumer. With a dead leader its unregistration fails, and the C++ client may abort."""
     try:
         client.call("close_push", name=name)
     except StockClientError as error:
@@ -338,9 +362,9 @@ def close(row: Row, client: StockClient, name: str) -> None:
 
 
 def assert_stored_as_often_as_sent(row: Row, bodies: Collection[str] | None = None) -> None:
-    """Each body is stored for every send of it that was acknowledged, and for none that was not asked for.
+    """Check that each body is stored for every acknowledged send of it, and never more often than it was sent.
 
-    `bodies` are those that are to be stored at all; all that were sent by default.
+    `bodies` are those that may be stored at all, by default all that were sent.
     """
     copies = Counter(bodies_of(row.stored()))
     for body, (asked, succeeded) in row.sends().items():
@@ -350,7 +374,7 @@ def assert_stored_as_often_as_sent(row: Row, bodies: Collection[str] | None = No
 
 
 def owners(tap: Wiretap, topic: str) -> int:
-    """How many clients own queues of a topic, by the last lock of each queue that was granted."""
+    """Return the number of clients that own queues of a topic, by the last lock of each queue that was granted."""
     last: dict[int, str] = {}
     for one in tap.exchanges(RequestCode.LOCK_BATCH_MQ):
         if one.answer == ResponseCode.SUCCESS:
@@ -360,10 +384,10 @@ def owners(tap: Wiretap, topic: str) -> int:
 
 
 def assert_one_owner(tap: Wiretap) -> None:
-    """No client was granted a queue's lock while another one believed in its own.
+    """Check that no client was granted a queue's lock while another client relied on its own.
 
-    A client believes in it from the answer on, until it sends that it gives it up, or leaves its group: one that asks
-    early may be answered late, behind the release that somebody else sends meanwhile.
+    A client relies on its lock from the answer on, until it sends the release or leaves its group. The answer to an
+    early request may come late, after a release that the client has sent meanwhile.
     """
     locks = [one for one in tap.exchanges(RequestCode.LOCK_BATCH_MQ) if one.answer == ResponseCode.SUCCESS]
     moments = [(one.answered_at, one) for one in locks]
@@ -388,19 +412,19 @@ def assert_one_owner(tap: Wiretap) -> None:
         for queue in json.loads(one.answer_body)["lockOKMQSet"]:
             key = queue["topic"], queue["queueId"]
             if one.asked_at < gave_up_at.get((*key, client), 0.0):
-                continue  # given up while it was asked for
+                continue  # released while the request was under way
             owner, since = owners.get(key, (client, 0.0))
             assert owner == client or at > since + BELIEF_SECONDS, f"{one}, expected: {owner} owns"
             owners[key] = client, one.asked_at
 
 
 def topic_of(one: Exchange) -> str:
-    """The topic of a send or a pull."""
+    """Return the topic of a send or a pull."""
     return one.ext.get("topic") or one.ext.get("b", "")
 
 
 def _bodies(one: Exchange, topic: str) -> Iterator[str]:
-    """Bodies that a send to a topic carries."""
+    """Yield the bodies that a send to a topic carries."""
     if topic_of(one) != topic:
         return
     batch = one.code == RequestCode.SEND_BATCH_MESSAGE or one.ext.get("batch") in ("1", "true")

@@ -1,4 +1,4 @@
-"""Clients that others wrote, each in a process of its own and driven by JSON lines.
+"""Other vendors' clients, each in a process of its own and driven by JSON lines.
 
 A driver (`cpp_driver.py`, `node/driver.js`, `java/Driver.java`, `go/main.go`) reads one call per line on its standard
 input and writes JSON lines on its standard output:
@@ -7,10 +7,11 @@ input and writes JSON lines on its standard output:
     out  {"id": 1, "result": ...}            or  {"id": 1, "error": "what the client said"}
     out  {"received": "C1", "topic": "T", "body": "text", ...}      a push consumer's message, at any time
     out  {"sent": 17, "body": "text", "ms": 3.2}                    a numbered send of `stream` was acknowledged
-    out  {"checked": "text"}                    a broker asked what has become of this transaction
-    out  {"failed": 17, "error": "..."}                             one attempt of it was not; it is tried again
+    out  {"checked": "text"}                    a broker asked for the state of this transaction
+    out  {"failed": 17, "error": "..."}                             one attempt of that send failed and is repeated
 
-The clients run unmodified, and in another process because the C++ one has threads of its own and aborts on some errors.
+The clients run unmodified. They run in another process because the C++ client has threads of its own and aborts on some
+errors.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from typing import Self
 CALL_SECONDS = 60.0
 JAVA_CLIENTS = ("java-5.3.3", "java-4.9.8")
 GO_CLIENT = "go-2.1.2"
-"""`go/go.mod` says the same."""
+"""Name of the Go client. `go/go.mod` must name the same version."""
 
 
 class StockClientError(Exception):
-    """A stock client answered a call with an error, or is gone; the text says what it said."""
+    """Error of a stock client, in its own words, or the loss of its process."""
 
 
 class StockClient:
-    """One driver process, and everything it has said so far."""
+    """One driver process, and all its output so far."""
 
     def __init__(self, command: list[str], *, home: Path, environment: Mapping[str, str] | None = None) -> None:
         self.received: list[dict[str, object]] = []
@@ -62,7 +63,7 @@ class StockClient:
         self._reader.start()
 
     def call(self, name: str, /, *, timeout: float = CALL_SECONDS, **arguments: object) -> object:
-        """Let the client do something and return its result. Raises `StockClientError`."""
+        """Make a call, wait, and return its result. Raise `StockClientError` if it fails."""
         call_id = self.begin(name, **arguments)
         self.wait_for(lambda: call_id in self._answers, f"{name} was not answered", timeout=timeout)
         answer = self._answers.pop(call_id)
@@ -71,7 +72,7 @@ class StockClient:
         return answer["result"]
 
     def begin(self, name: str, /, **arguments: object) -> int:
-        """Let the client begin with something; its end is not awaited. Returns the call's id."""
+        """Start a call without waiting for its end, and return the call's id."""
         with self._changed:
             self._next_id += 1
             call_id = self._next_id
@@ -85,7 +86,7 @@ class StockClient:
         return call_id
 
     def wait_for(self, condition: Callable[[], bool], otherwise: str, *, timeout: float = CALL_SECONDS) -> None:
-        """Wait until what the client says makes `condition` true. Raises `StockClientError` if that takes too long."""
+        """Wait until the client's output makes `condition` true. Raise `StockClientError` if that takes too long."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not condition():
@@ -95,25 +96,25 @@ class StockClient:
                 self._changed.wait(min(left, 1.0))
 
     def bodies(self, consumer: str) -> list[str]:
-        """Bodies a push consumer was given, in order, redelivered ones again."""
+        """Return the bodies that a push consumer was given, in order, including redeliveries."""
         with self._changed:
             return [str(message["body"]) for message in self.received if message["received"] == consumer]
 
     def acknowledged(self) -> set[str]:
-        """Bodies that `stream` saw acknowledged."""
+        """Return the bodies that `stream` saw acknowledged."""
         with self._changed:
             return {str(one["body"]) for one in self.sent.values()}
 
     def errors(self) -> str:
-        """The end of what the client wrote to standard error."""
+        """Return the end of the client's standard error."""
         return self._errors_file.read_text(encoding="utf-8", errors="replace")[-2000:]
 
     def kill(self) -> None:
-        """End the process as if its machine were gone: it tells nobody that it leaves."""
+        """Kill the process as if its machine were gone, so that it announces nothing."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process: politely by the end of its input, else by force."""
+        """End the process: by the end of its input, or else by force."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()

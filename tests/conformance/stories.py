@@ -1,10 +1,11 @@
-"""Stories that every client of others, in `stock_clients`, has to come through."""
+"""Stories that each client in `stock_clients` must pass."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 
+import pytest
 from cluster_checks import (
     assert_offsets_unique_and_dense,
     bodies_of,
@@ -19,14 +20,70 @@ from dledger_client import ReceivedMessage, SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 
 ROUTE_PERIOD_SECONDS = 30
-"""How often a stock client asks for the route; it dials a dead leader until then."""
+"""Interval at which a stock client asks for the route. Until then it dials a dead leader."""
 
 PATIENCE_SECONDS = ROUTE_PERIOD_SECONDS + 15.0
 ENDLESS = 1_000_000
 
 
+def a_large_body_is_read_back_whole(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """Check that a body that the client compresses is stored and received as it was."""
+    body = "compressible " * 5000
+    client.call("send", topic=topic, body=body)
+    assert bodies_of(stored_messages(cluster, topic)) == [body]
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
+    client.wait_for(lambda: client.bodies("reader") == [body], "the message")
+
+
+def what_is_not_waited_for_is_stored(client: StockClient, topic: str, way: str) -> None:
+    """Check that messages that are sent one-way or asynchronously are received."""
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
+    for number in range(20):
+        client.call(way, topic=topic, body=str(number))
+    client.wait_for(lambda: len(client.bodies("reader")) >= 20, "20 messages")
+    assert sorted(client.bodies("reader"), key=int) == [str(number) for number in range(20)]
+
+
+def a_batch_becomes_single_messages(cluster: LocalCluster, client: StockClient, topic: str) -> object:
+    """Check that the messages of a batch are stored one behind the other, and return the client's result."""
+    bodies = [f"part {number}" for number in range(32)]
+    result = client.call("send_batch", topic=topic, bodies=bodies)
+    messages = stored_messages(cluster, topic)
+    assert bodies_of(messages) == bodies
+    assert [message.queue_offset for message in messages] == [*range(32)]
+    return result
+
+
+def a_shard_is_stored_in_order_in_one_queue(cluster: LocalCluster, client: StockClient, topic: str) -> None:
+    """Check that messages with one sharding key are stored in one queue in the order of their sends."""
+    offsets = [client.call("send_orderly", topic=topic, body=str(n), shard=3)["queue_offset"] for n in range(10)]
+    assert offsets == list(range(10))
+    messages = stored_messages(cluster, topic)
+    assert bodies_of(messages) == [str(number) for number in range(10)]
+    assert len({message.queue for message in messages}) == 1
+
+
+def only_wanted_tags_are_received(
+    cluster: LocalCluster, client: StockClient, topic: str, expression: str, expected: set[str]
+) -> None:
+    """Check that a push consumer gets only its tags, although hashes collide: "Aa" and "BB" have the same."""
+    with SyncProducer(cluster.namesrv) as producer:
+        for number, tag in enumerate(("Aa", "BB", "Cc")):
+            producer.send(topic, b"%d" % number, tags=tag)
+    client.call("push", name="reader", group=f"{topic}-readers", topic=topic, tag=expression)
+    client.wait_for(lambda: len(client.bodies("reader")) >= len(expected), f"{len(expected)} messages")
+    client.call("close_push", name="reader")
+    assert sorted(client.bodies("reader")) == sorted(expected)
+
+
+EXPRESSIONS = pytest.mark.parametrize(
+    ("expression", "expected"), [("*", {"0", "1", "2"}), ("Aa", {"0"}), ("Aa || Cc", {"0", "2"})]
+)
+"""Subscriptions, and the messages of `only_wanted_tags_are_received` that they match."""
+
+
 def leader_killed_for_good(cluster: LocalCluster, client: StockClient, topic: str) -> None:
-    """A leader that is killed and stays away costs no acknowledged message."""
+    """Check that a leader that is killed and stays away costs no acknowledged message."""
     _begin(cluster, client, topic)
     killed = cluster.kill_leader()
     _progress(client, 100)
@@ -38,7 +95,10 @@ def leader_killed_for_good(cluster: LocalCluster, client: StockClient, topic: st
 def rolling_restart(
     cluster: LocalCluster, client: StockClient, topic: str, is_own_fault: Callable[[str], bool] = lambda _: False
 ) -> None:
-    """All nodes restarted one after the other fail no send, but by a fault of the client's own at each restart."""
+    """Check that a rolling restart of all nodes fails no send.
+
+    At each restart one send may fail through a fault of the client's own.
+    """
     _begin(cluster, client, topic)
     for node_id in cluster.node_ids:
         dledger("node", "stop", "--data", str(cluster.data_dir), node_id)
@@ -52,14 +112,14 @@ def rolling_restart(
 
 
 def has_waited(error: str) -> bool:
-    """Whether one of Java's clients failed a send that waited on a connection which broke (docs/compatibility.md)."""
+    """Return whether a Java client failed a send that waited on a broken connection (docs/compatibility.md)."""
     return "timeout" in error
 
 
 def two_members(members: list[StockClient], group: str, topic: str, patience_s: float, *, kills: bool = False) -> None:
-    """Two members of a group share the queues, and one takes over what the other leaves; with `kills` it says nothing.
+    """Check that two members of a group share the queues, and that one takes over when the other leaves or is killed.
 
-    The topic is one broker group's alone.
+    With `kills` the other member dies without a word. The topic exists in one broker group only.
     """
     for number, member in enumerate(members):
         member.call("push", name=f"member-{number}", group=group, topic=topic)
@@ -70,7 +130,7 @@ def two_members(members: list[StockClient], group: str, topic: str, patience_s: 
             members[0].call("send", topic=topic, body="x")
             if enough():
                 return True
-            time.sleep(0.02)  # a pace, not a wait: the client balances by a clock of its own
+            time.sleep(0.02)  # paces the sends: the client balances at times of its own
         return False
 
     assert send_until(lambda: all(member.received for member in members)), "both members get messages"
@@ -87,9 +147,9 @@ def two_members(members: list[StockClient], group: str, topic: str, patience_s: 
 
 
 def comes_back(cluster: LocalCluster, first: StockClient, second: StockClient, group: str, topic: str) -> None:
-    """A group that comes back skips nothing, and goes back no further than to what it had committed.
+    """Check that a returning group skips nothing, and repeats no message from before its committed offset.
 
-    A client may leave before it has noted all that its listener has had; both may be the same process.
+    A client may leave before it has noted every message that its listener got. Both clients may be the same process.
     """
     _send(cluster, topic, range(20))
     first.call("push", name="first", group=group, topic=topic)
@@ -125,7 +185,7 @@ def _stored(cluster: LocalCluster, topic: str) -> dict[str, ReceivedMessage]:
 
 
 def _begin(cluster: LocalCluster, client: StockClient, topic: str) -> None:
-    """Send without end from one thread while a push consumer reads."""
+    """Start an endless stream from one thread while a push consumer reads."""
     create_topic(cluster, topic)
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic)
     client.begin("stream", topic=topic, prefix="", count=ENDLESS, pause_ms=5)
@@ -139,7 +199,7 @@ def _progress(client: StockClient, messages: int) -> None:
 
 
 def finish(cluster: LocalCluster, client: StockClient, topic: str, patience_s: float = PATIENCE_SECONDS) -> None:
-    """Stop sending; hold what was acknowledged against what is stored and what the push consumer got."""
+    """Stop sending, and compare the acknowledged messages with the stored ones and those of the push consumer."""
     client.call("stop_streams")
     acknowledged = client.acknowledged()
     client.wait_for(lambda: acknowledged <= set(client.bodies("reader")), "everything is consumed", timeout=patience_s)

@@ -22,7 +22,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield started
 
 
-def test_what_a_killed_follower_served_is_read_from_another_node(cluster, apache):
+def test_a_consumer_of_a_killed_follower_reads_from_another_node(cluster, apache):
     client = apache(cluster.namesrv)
     topic = "FollowerReads"
     create_topic(cluster, topic)

@@ -1,7 +1,4 @@
-"""Apache RocketMQ's own clients, unmodified, begin where they say in trimmed queues, and are told what is too large.
-
-`make test-clients` runs this; it needs a JDK and Maven.
-"""
+"""Apache RocketMQ's own clients, unmodified, begin at the requested place in trimmed queues, and get errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every command of Apache RocketMQ's own `mqadmin`, unmodified, of the 5.x and of the 4.x line.
 
-What each prints has the shape of what it prints with a real RocketMQ 5.3.3, which is recorded in `mqadmin_5.3.3.txt`
-and `mqadmin_4.9.8.txt`, or says why it cannot be and what to do instead. `make test-clients` runs this. To record anew,
-with a RocketMQ 5.3.3 of one broker that has just been started, with `traceTopicEnable=true`:
+The output of each command has the same shape as with a real RocketMQ 5.3.3. If a command is impossible here, the output
+says why and what to do instead. The recorded shapes are in `mqadmin_5.3.3.txt` and `mqadmin_4.9.8.txt`. `make
+test-clients` runs this. To record again, start a RocketMQ 5.3.3 of one broker with `traceTopicEnable=true`, and run:
 
     RECORD_MQADMIN=NAMESRV,BROKER_ADDRESS,CLUSTER,BROKER_NAME make test-clients
 """
@@ -30,7 +30,10 @@ RECORDED_FROM: Final = os.environ.get("RECORD_MQADMIN")
 SECONDS: Final = 40
 MESSAGES: Final = 3
 NO_ROUTE: Final = "No topic route info"
-"""Not spelled out where it is looked for: a consumer's stacks, which `mqadmin` prints, tell lines of this file."""
+"""Text of an error.
+
+The test that looks for it must not contain it: `mqadmin` prints a consumer's stacks, with lines of this file.
+"""
 
 admin_group = local_cluster_fixture(scope="module", config='region_id = "DefaultRegion"\n')
 aliased_group = local_cluster_fixture(scope="module", config="write_aliases = true\n")
@@ -44,7 +47,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def run(request: pytest.FixtureRequest, version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs one command, without its name server, and returns what it printed."""
+    """Return a function that runs one command, given without its name server, and returns the output."""
     with started_mqadmin(request, version, tmp_path_factory.mktemp(f"mqadmin-{version}")) as tools:
 
         def command(words: str, seconds: int = SECONDS) -> str:
@@ -57,7 +60,10 @@ def run(request: pytest.FixtureRequest, version: str, tmp_path_factory: pytest.T
 def names(
     request: pytest.FixtureRequest, version: str, run: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """What stands in braces in commands: a topic with messages that a running member of a group has consumed."""
+    """Return the values of the names in braces.
+
+    The topic has messages, which a running member of the group has consumed.
+    """
     if RECORDED_FROM:
         namesrv, address, cluster, broker = RECORDED_FROM.split(",")
     else:
@@ -93,21 +99,21 @@ def names(
 
 
 def wait_until(run: Run, words: str, pattern: str) -> None:
-    """Until a command prints what is looked for: clients commit every 5 s, and tell traces in groups."""
+    """Wait until a command prints a pattern: clients commit every 5 s, and send traces in batches."""
     deadline = time.monotonic() + SECONDS
     while not re.search(pattern, printed := run(words)):
         assert time.monotonic() < deadline, shown(printed)
 
 
 def of_cluster(group: LocalCluster, run: Run) -> tuple[str, str, str, str]:
-    """Name server, address of the leader, cluster and broker group."""
+    """Return name server, address of the leader, cluster and broker group."""
     line = next(line.split() for line in run(f"clusterList -n {group.namesrv}").splitlines() if " 0 " in line)
     return group.namesrv, line[3], line[0], line[1]
 
 
 @pytest.fixture(scope="module")
 def printed(version: str, run: Run, names: dict[str, str]) -> dict[str, str]:
-    """What each command has printed, by its words with names in braces."""
+    """Return the output of each command, by its words with names in braces."""
     found = {}
     for command in of(version):
         words = command.words.format(**names)
@@ -134,7 +140,7 @@ def shown(text: str) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
-def test_a_command_prints_what_it_prints_with_rocketmq_or_is_told_what_to_do_instead(
+def test_a_mqadmin_command_prints_the_same_as_with_rocketmq_or_is_refused(
     command: Command, version: str, printed: Mapping[str, str], names: Mapping[str, str]
 ) -> None:
     if command not in of(version):
@@ -153,7 +159,7 @@ def test_every_command_of_mqadmin_is_tried(version: str, run: Run) -> None:
     assert len(listed) == {NEW: 89, OLD: 56}[version]
 
 
-async def test_a_consumer_of_our_client_tells_mqadmin_what_it_does_and_consumes_when_it_is_told(
+async def test_a_consumer_of_our_client_serves_status_and_consume_requests_of_mqadmin(
     version: str, run: Run, admin_group: LocalCluster
 ) -> None:
     topic = f"AdminOurs{version.replace('.', '')}"
@@ -165,7 +171,7 @@ async def test_a_consumer_of_our_client_tells_mqadmin_what_it_does_and_consumes_
             message = await seen.get()
             asked = f"consumerStatus -n {namesrv} -g {members} -i {consumer.client_id} -s"
             while NO_ROUTE in (status := await asyncio.to_thread(run, asked)):
-                pass  # a group that a heartbeat has made: no name server may know it yet
+                pass  # a name server may not know the retry topic of the new group yet
             assert re.search(rf"{topic} +\S+ +0 ", status), shown(status)
             assert re.search(r"PROP_CONSUME_TYPE +: CONSUME_PASSIVELY", status), shown(status)
             assert "task handler 0" in status, shown(status)
@@ -175,9 +181,7 @@ async def test_a_consumer_of_our_client_tells_mqadmin_what_it_does_and_consumes_
             assert (await seen.get()).body == b"ours"
 
 
-async def test_what_tools_add_up_over_a_route_counts_no_write_alias(
-    run: Run, version: str, aliased_group: LocalCluster
-) -> None:
+async def test_totals_of_mqadmin_count_no_write_alias(run: Run, version: str, aliased_group: LocalCluster) -> None:
     topic, namesrv = f"Aliased{version.replace('.', '')}", aliased_group.namesrv
     members, seen = f"{topic}-readers", asyncio.Queue[ReceivedMessage]()
 
@@ -198,7 +202,7 @@ async def test_what_tools_add_up_over_a_route_counts_no_write_alias(
             assert len(re.findall(r"^broker-a +\d", status, re.MULTILINE)) == 4, shown(status)
             progress = tool(f"consumerProgress -g {members}")
             assert len(re.findall(rf"^{topic} +broker-a +\d", progress, re.MULTILINE)) == 4, shown(progress)
-            statistics = tool(f"statsAll -t {topic}")  # of an hour ago: what the counts are, others test
+            statistics = tool(f"statsAll -t {topic}")  # the figures are an hour old, and other tests check them
             assert len(re.findall(rf"^{topic} +{members} ", statistics, re.MULTILINE)) == 1, shown(statistics)
             found = tool(f"queryMsgByKey -t {topic} -k {topic}-3")
             assert len(re.findall(r"^[0-9A-F]{32} ", found, re.MULTILINE)) == 1, shown(found)
@@ -209,5 +213,5 @@ async def test_what_tools_add_up_over_a_route_counts_no_write_alias(
 
 
 def brokers_of(route: str) -> set[str]:
-    """The names of brokers in what `topicRoute` prints."""
+    """Return the broker names in the output of `topicRoute`."""
     return set(re.findall(r'"brokerName":"([^"]+)"', route))

@@ -1,8 +1,8 @@
 """Commands of Apache RocketMQ's own `mqadmin` 5.3.3 for accounts and their rules, unmodified, with access control on.
 
-What each prints has the shape of what it prints with a real RocketMQ 5.3.3, which is recorded in
-`mqadmin_accounts_5.3.3.txt`. `make test-clients` runs this. To record anew, with one that asks for authentication and
-authorization and has an administrator:
+The output of each command has the same shape as with a real RocketMQ 5.3.3, recorded in `mqadmin_accounts_5.3.3.txt`.
+`make test-clients` runs this. To record again, start a RocketMQ with authentication, authorization and an
+administrator, and run:
 
     RECORD_ACCOUNTS=NAMESRV,BROKER_ADDRESS,ADMINISTRATOR,SECRET make test-clients
 """
@@ -30,7 +30,7 @@ accounts_group = local_cluster_fixture(scope="module", config=GUARDED)
 
 @pytest.fixture(scope="module")
 def where(request: pytest.FixtureRequest) -> tuple[str, str, Credentials]:
-    """The name server, the leader, and the administrator."""
+    """Return the name server, the leader, and the administrator."""
     if RECORDED_FROM:
         namesrv, address, name, secret = RECORDED_FROM.split(",")
         return namesrv, address, Credentials(name, secret)
@@ -40,7 +40,7 @@ def where(request: pytest.FixtureRequest) -> tuple[str, str, Credentials]:
 
 @pytest.fixture(scope="module")
 def names(where: tuple[str, str, Credentials]) -> dict[str, str]:
-    """What stands in braces in commands."""
+    """Return the values of the names in braces."""
     return {"address": where[1], "user": "someone", "secret": "secret-of-someone"}
 
 
@@ -51,7 +51,7 @@ def printed(
     names: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, str]:
-    """What each command has printed, by its words with names in braces."""
+    """Return the output of each command, by its words with names in braces."""
     namesrv, _, account = where
     found = {}
     with started_mqadmin(request, NEW, tmp_path_factory.mktemp("mqadmin"), account) as tools:
@@ -65,7 +65,7 @@ def printed(
 
 
 @pytest.mark.parametrize("command", ACCOUNT_COMMANDS, ids=lambda command: command.words)
-def test_a_command_for_accounts_prints_what_it_prints_with_rocketmq(
+def test_a_mqadmin_account_command_prints_the_same_as_with_rocketmq(
     command: Command, printed: Mapping[str, str], names: Mapping[str, str]
 ) -> None:
     text = printed[command.words]

@@ -1,24 +1,19 @@
-"""Apache's `mqadmin`, unmodified, on a group with TLS and access control; and which clients speak no TLS."""
+"""Apache's `mqadmin`, unmodified, on a group with TLS and access control."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sysconfig
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from conftest import HERE, started_mqadmin
-from guarded_groups import GUARDED, ROOT_ACCOUNT
+from conftest import started_mqadmin
+from guarded_groups import GUARDED, ROOT_ACCOUNT, issue_tls
 from mqadmin import NEW, OLD
 from stock_clients import StockClient
 
-from dledger_chaos.toxiproxy.build import find_go
 from dledger_client import SyncAdmin, Tls
 from dledger_client.testing import LocalCluster
-from dledger_serving.issuing import Authority
 
 SECONDS = 40
 
@@ -27,18 +22,12 @@ MakeTools = Callable[..., Callable[[str], str]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of all nodes, and who has signed it."""
-    made = tmp_path_factory.mktemp("tls")
-    authority = Authority("a test", timedelta(days=1))
-    (made / "ca.pem").write_bytes(authority.certificate)
-    authority.issue("node", ["127.0.0.1"]).write(made / "node.pem", made / "node-key.pem")
-    return made
+    return tmp_path_factory.mktemp("tls")
 
 
 @pytest.fixture(scope="module")
 def secured(folder: Path) -> Iterator[LocalCluster]:
-    own = f'tls = "enforcing"\ntls_cert_file = "{folder}/node.pem"\ntls_key_file = "{folder}/node-key.pem"\n'
-    trusted = f'tls_namesrv_ca_file = "{folder}/ca.pem"\ntls_peer_ca_file = "{folder}/ca.pem"\n'
+    own, trusted = issue_tls(folder)
     of_nodes, namesrv, of_namesrv = GUARDED.partition("[namesrv]\n")
     with LocalCluster(config=f"{own}{trusted}{of_nodes}{namesrv}{own}{of_namesrv}") as cluster:
         yield cluster
@@ -46,7 +35,7 @@ def secured(folder: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def mqadmin(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Iterator[MakeTools]:
-    """Starts it with TLS or without, with the account of `tools.yml` or without."""
+    """Return a function that starts mqadmin with TLS or without, and with the account of `tools.yml` or without."""
     started: list[StockClient] = []
 
     def start(*, tls: bool = True, account: bool = True, version: str = NEW) -> Callable[[str], str]:
@@ -83,7 +72,9 @@ def test_mqadmin_of_the_4_line_makes_accounts_over_tls(secured: LocalCluster, mq
     assert "tenant49" not in mqadmin()(f"listUser {where}")
 
 
-def test_mqadmin_changes_copies_and_takes_away_what_an_account_may(secured: LocalCluster, mqadmin: MakeTools) -> None:
+def test_mqadmin_creates_changes_copies_and_deletes_accounts_and_rules(
+    secured: LocalCluster, mqadmin: MakeTools
+) -> None:
     run, address = mqadmin(), secured.client_address(secured.leader())
     where = f"-n {secured.namesrv} -b {address}"
     copying = f"-n {secured.namesrv} -f {address} -t {address}"
@@ -98,7 +89,7 @@ def test_mqadmin_changes_copies_and_takes_away_what_an_account_may(secured: Loca
     assert re.search(r"^User:worker +\S+ +Topic:A +\[GET\] +\S* *DENY", rules, re.MULTILINE | re.IGNORECASE), rules
     assert "10.0.0.0/8" in rules
     assert "success" in run(f"copyAcl {copying} -s User:worker")
-    assert "success" in run(f"copyUser {copying} -u worker")  # onto itself: to be made, it would lack its secret
+    assert "success" in run(f"copyUser {copying} -u worker")  # onto itself: a new user would lack its secret
     assert "success" in run(f"deleteAcl {where} -s User:worker -r Topic:A")
     listed = run(f"listAcl {where}")
     assert "Topic:B" in listed
@@ -110,7 +101,7 @@ def test_mqadmin_changes_copies_and_takes_away_what_an_account_may(secured: Loca
 
 
 @pytest.mark.parametrize("lacks", ["tls", "account"])
-def test_mqadmin_does_nothing_without_either(
+def test_mqadmin_without_tls_or_an_account_changes_nothing(
     secured: LocalCluster, folder: Path, mqadmin: MakeTools, lacks: str
 ) -> None:
     run = mqadmin(**{lacks: False})
@@ -120,21 +111,3 @@ def test_mqadmin_does_nothing_without_either(
     assert lacks == "tls" or "username cannot be null" in printed, printed
     with SyncAdmin(secured.namesrv, credentials=ROOT_ACCOUNT, tls=Tls(folder / "ca.pem")) as admin:
         assert "Never" not in admin.topics()
-
-
-def test_the_cpp_client_was_built_without_tls() -> None:
-    """`docs/compatibility.md` says so."""
-    library = Path(sysconfig.get_path("purelib"), "rocketmq", "librocketmq.so").read_bytes()
-    assert b"SSL_connect" not in library
-    assert b"EnableSsl" not in library
-
-
-def test_the_go_client_has_no_tls() -> None:
-    """`docs/compatibility.md` says so."""
-    go = (find_go(), "-C", str(HERE / "go"))
-    subprocess.run([*go, "mod", "download"], check=True, timeout=SECONDS)
-    listed = [*go, "list", "-m", "-f", "{{.Dir}}", "github.com/apache/rocketmq-client-go/v2"]
-    folder = subprocess.run(listed, capture_output=True, text=True, check=True, timeout=SECONDS).stdout.strip()
-    files = list(Path(folder).rglob("*.go"))
-    assert files
-    assert not [file for file in files if "crypto/tls" in file.read_text(encoding="utf-8")]

@@ -1,4 +1,4 @@
-"""Apache's Java and Go clients, unmodified, that sign, on a group with access control."""
+"""Apache's Java and Go clients, unmodified, sign their requests on a group with access control."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dledger_client.testing import LocalCluster
 __all__ = ["guarded", "guarded_group"]
 
 
-def test_it_sends_and_receives(guarded: LocalCluster, apache, request: pytest.FixtureRequest) -> None:
+def test_the_client_sends_and_receives(guarded: LocalCluster, apache, request: pytest.FixtureRequest) -> None:
     client = apache(guarded.namesrv, account=APP)
     body = f"signed by {request.node.name}"
     assert rows.send(client, topic=TOPIC, body=body)["status"] == "SEND_OK"
@@ -33,14 +33,17 @@ def test_it_sends_and_receives(guarded: LocalCluster, apache, request: pytest.Fi
     ],
     ids=["no account", "no right", "another secret", "no such account"],
 )
-def test_it_is_refused_with_words_that_its_caller_sees(
+def test_a_refused_client_sees_the_brokers_reason(
     guarded: LocalCluster, apache, who: Credentials | None, words: str
 ) -> None:
     assert words in refusal(apache(guarded.namesrv, account=who))
 
 
 def refusal(client: StockClient) -> str:
-    """What the client says of a send; Java's gives up after 3 s, which says nothing on a machine that is busy."""
+    """Return the client's error for a send.
+
+    Java's client gives up after 3 s. On a busy machine that error says nothing, so the send is repeated.
+    """
     deadline = time.monotonic() + CALL_SECONDS
     while True:
         with pytest.raises(StockClientError) as refused:

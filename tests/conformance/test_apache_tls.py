@@ -1,4 +1,4 @@
-"""Apache's Java clients, unmodified, on a group that speaks TLS alone: to clients, to name servers, between nodes."""
+"""Apache's Java clients, unmodified, on a group that speaks only TLS to clients, name servers and peers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import rows
 from cluster_checks import bodies_of
+from guarded_groups import issue_tls
 from stock_clients import JAVA_CLIENTS, StockClientError
 
+from dledger_base.issuing import Authority
 from dledger_client import SyncAdmin, SyncPullConsumer, Tls
 from dledger_client.testing import LocalCluster
-from dledger_serving.issuing import Authority
 
 pytestmark = pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
 PLAIN: Mapping[str, str] = {}
@@ -24,28 +25,23 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates: of nodes and of clients, and of an authority that nobody trusts."""
+    """Return a folder for certificates, with that of an authority that nobody trusts."""
     made = tmp_path_factory.mktemp("tls")
-    authority = Authority("a test", timedelta(days=1))
-    (made / "ca.pem").write_bytes(authority.certificate)
     (made / "other.pem").write_bytes(Authority("somebody else", timedelta(days=1)).certificate)
-    for name in ("node", "client"):
-        authority.issue(name, ["127.0.0.1"]).write(made / f"{name}.pem", made / f"{name}-key.pem")
     return made
 
 
 @pytest.fixture(scope="module")
 def secured(folder: Path) -> Iterator[LocalCluster]:
-    own = f'tls = "enforcing"\ntls_cert_file = "{folder}/node.pem"\ntls_key_file = "{folder}/node-key.pem"\n'
+    own, trusted = issue_tls(folder, "client")
     asking = f'tls_client_certs = "required"\ntls_client_ca_file = "{folder}/ca.pem"\n'
-    trusted = f'tls_namesrv_ca_file = "{folder}/ca.pem"\ntls_peer_ca_file = "{folder}/ca.pem"\n'
     aliases = "write_aliases = true\n"
     with LocalCluster(config=f"{own}{asking}{trusted}{aliases}[namesrv]\n{own}") as cluster:
         yield cluster
 
 
 def java(folder: Path, *, authority: str = "ca.pem", certificate: str = "client") -> dict[str, str]:
-    """Settings of a client that checks whom it speaks to, and shows a certificate."""
+    """Return the settings of a client that verifies the server and shows a certificate."""
     return {
         "tls.enable": "true",
         "tls.test.mode.enable": "false",
@@ -76,7 +72,7 @@ def stored(secured: LocalCluster, ours: Tls, topic: str) -> list[str]:
         return bodies_of(consumer.poll(100, timeout=5.0))
 
 
-def test_it_sends_and_receives_over_tls(secured, apache, folder, ours, topic) -> None:
+def test_the_client_sends_and_receives_over_tls(secured, apache, folder, ours, topic) -> None:
     client = apache(secured.namesrv, java(folder))
     assert rows.send(client, topic=topic, body="over tls")["status"] == "SEND_OK"
     client.call("push", name="reader", group=f"G-{topic}", topic=topic)
@@ -84,7 +80,7 @@ def test_it_sends_and_receives_over_tls(secured, apache, folder, ours, topic) ->
     assert set(stored(secured, ours, topic)) == {"over tls"}
 
 
-def test_it_goes_on_when_the_leader_is_killed_for_write_aliases_speak_tls_too(secured, apache, folder, topic) -> None:
+def test_a_tls_client_sends_through_a_write_alias_after_a_leader_kill(secured, apache, folder, topic) -> None:
     client = apache(secured.namesrv, java(folder))
     assert rows.send(client, topic=topic, body="before")["status"] == "SEND_OK"
     killed = secured.kill_leader()
@@ -95,7 +91,7 @@ def test_it_goes_on_when_the_leader_is_killed_for_write_aliases_speak_tls_too(se
 
 
 @pytest.mark.parametrize("settings", ["none", "another authority"])
-def test_it_is_refused_without_tls_and_refuses_who_it_does_not_trust(
+def test_clients_without_tls_or_trust_in_the_server_store_nothing(
     secured, apache, folder, ours, topic, settings
 ) -> None:
     said = PLAIN if settings == "none" else java(folder, authority="other.pem")

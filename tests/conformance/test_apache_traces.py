@@ -1,7 +1,4 @@
-"""Traces of Apache RocketMQ's own clients, Java and Go: what they write is found, and Java reads what ours writes.
-
-`make test-clients` runs this.
-"""
+"""Traces of Apache RocketMQ's own Java and Go clients are found, and Java's tools read the traces of our client."""
 
 from __future__ import annotations
 
@@ -28,13 +25,8 @@ PACE_S = 0.5
 _NUMBERS = count()
 
 
-@pytest.fixture
-def topic(one_group: LocalCluster) -> str:
-    """A topic of the test's own."""
-    return new_topic(one_group)
-
-
 def new_topic(cluster: LocalCluster) -> str:
+    """Create a topic for one test only."""
     name = f"Traced{next(_NUMBERS)}"
     create_topic(cluster, name)
     return name
@@ -49,8 +41,8 @@ def awaited(one_group: LocalCluster, wait_for: Callable, message_id: str, story:
 
 
 @pytest.mark.parametrize("cluster", ["quick_group", "one_group"])
-def test_what_a_client_writes_about_a_message_is_found_by_its_id(apache, request, cluster):
-    """Consumers of Java's 5.3.3 write no traces of messages without MSG_REGION, which needs a `region_id`."""
+def test_traces_of_a_client_are_found_by_message_id(apache, request, cluster):
+    """Consumers of Java's 5.3.3 trace only messages with MSG_REGION, so the cluster needs a `region_id`."""
     is_silent = request.node.callspec.params["program"] == JAVA_CLIENTS[0] and cluster == "one_group"
     story = STORY[:1] if is_silent else STORY
     one_group = request.getfixturevalue(cluster)
@@ -70,8 +62,11 @@ def test_what_a_client_writes_about_a_message_is_found_by_its_id(apache, request
     client.call("close_push", name="reader")
 
 
-def test_what_was_traced_is_found_behind_a_killed_leader_and_tracing_goes_on(quick_group, apache, program):
-    """Go's dispatcher asks for a route once (`findMq`, `internal/trace.go`): it goes on once that node is back."""
+def test_traces_survive_a_leader_kill_and_tracing_continues(quick_group, apache, program):
+    """Go's client traces again once that node is back.
+
+    Its dispatcher asks for a route only once (`findMq`, `internal/trace.go`).
+    """
     topic = new_topic(quick_group)
     client = apache(quick_group.namesrv)
     client.call("push", name="reader", group=f"{topic}-readers", topic=topic, trace=True)
@@ -87,7 +82,7 @@ def test_what_was_traced_is_found_behind_a_killed_leader_and_tracing_goes_on(qui
         after: list[str] = []
 
         def goes_on() -> bool:
-            """Another message is sent; what a client wrote while nobody led it does not write again."""
+            """Send another message: a client does not repeat traces that it wrote while there was no leader."""
             after.append(rows.send(client, topic=topic, body=f"after {len(after)}", trace=True)["message_id"])
             time.sleep(PACE_S)
             with SyncAdmin(quick_group.namesrv) as admin:
@@ -102,7 +97,7 @@ def test_what_was_traced_is_found_behind_a_killed_leader_and_tracing_goes_on(qui
 
 
 @pytest.mark.parametrize("program", JAVA_CLIENTS, indirect=True)
-def test_java_reads_what_this_client_writes(one_group, apache, topic):
+def test_java_reads_traces_of_this_client(one_group, apache, topic):
     with SyncProducer(one_group.namesrv, group="own-producers", trace=True) as producer:
         sent = producer.send(topic, b"hello", tags="a", key="k1")
     with SyncConsumer(one_group.namesrv, f"{topic}-readers", topic, trace=True) as consumer:
@@ -119,7 +114,7 @@ def test_java_reads_what_this_client_writes(one_group, apache, topic):
 
 
 @pytest.mark.parametrize("program", [GO_CLIENT], indirect=True)
-def test_a_request_of_go_gets_its_reply_and_neither_waits_for_a_trace(one_group, apache, topic):
+def test_a_request_of_the_go_client_gets_its_reply(one_group, apache, topic):
     asker, answerer = apache(one_group.namesrv), apache(one_group.namesrv)
     answerer.call("push", name="answerer", group=f"{topic}-answerers", topic=topic, replies="re: ")
     for body in ("first", "second"):

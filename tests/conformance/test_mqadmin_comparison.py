@@ -1,4 +1,4 @@
-"""What two outputs of `mqadmin` have in common: names, columns and keys, without numbers and times."""
+"""Comparison of two outputs of `mqadmin`: by names, columns and keys, without numbers and times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_numbers_times_and_widths_of_columns_are_passed_over() -> None:
         ("putTps : 9.0\nputLatency99 : 0\nputLatency999 : 1\n", [], []),
     ],
 )
-def test_a_figure_that_is_missing_or_has_another_name_is_told(printed: str, more: list[str], fewer: list[str]) -> None:
+def test_a_missing_or_renamed_figure_is_a_difference(printed: str, more: list[str], fewer: list[str]) -> None:
     command = Command("brokerStatus -b {address}", pairs=True)
     expected = recorded(command, "putTps    : 0.0\nputLatency99    : 0.1\nputLatency999   : 0.2\n")
     assert differences(command, printed, expected, NAMES) == (more, fewer)
@@ -39,7 +39,7 @@ def test_a_figure_of_a_directory_is_the_same_wherever_that_is() -> None:
     assert differences(command, "commitLogDiskRatio_/tmp/broker-a-n0: 0.1\n", expected, NAMES) == ([], [])
 
 
-def test_of_settings_those_are_compared_that_have_a_name_of_rocketmqs() -> None:
+def test_only_settings_with_a_rocketmq_name_are_compared() -> None:
     command = Command("getBrokerConfig -b {address}", pairs=True, settings=True)
     expected = recorded(command, "fileReservedTime = 72\nhaListenPort = 10912\n")
     printed = "fileReservedTime = 48\nfileReservdTime = 48\nmax_in_flight = 64\n"

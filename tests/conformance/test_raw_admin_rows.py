@@ -1,16 +1,16 @@
-"""Bodies that operators' tools read: as Java's fastjson does where queues are keys, as strict JSON everywhere else."""
+"""Bodies for operators' tools are in the format of Java's fastjson if queues are keys, and strict JSON otherwise."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 from admin_answers import asked, prepare, read
-from raw_wire import ALL_WAYS, Wire, wire_for
+from raw_wire import ALL_WAYS, Wire, wires
 
 from dledger_client.testing import LocalCluster
 from dledger_remoting.codes import RequestCode
@@ -51,7 +51,7 @@ NOT_TOLD: Final = {
     "303 .consumeTimeSpanSet[].minTimeStampStr text": "the same",
     "352 nobody ": "a question makes no group",
 }
-"""Beginnings of lines of RocketMQ's answers that ours lack, and why."""
+"""Beginnings of lines of RocketMQ's answers that ours lack, with the reason."""
 ONLY_TOLD: Final = {
     "203 .connectionSet[].subscriptions": "which of several members subscribes to what",
     "208 .offsetTable{queue}.committed flag": "whether an offset was committed",
@@ -62,25 +62,23 @@ ONLY_TOLD: Final = {
     "317 .consumeStatsList[]{name}[].offsetTable{queue}.minOffset number": "the same",
     "352 nobody answered 26": "a question makes no group",
 }
-"""Those that only ours have: readers of JSON pass over names that they do not know."""
+"""Beginnings of lines that only our answers have. Readers of JSON ignore names that they do not know."""
 OLD_VERSION, NEW_VERSION = 275, 479
-"""Of RocketMQ 4.3.2 and 5.3.3, as clients say them."""
+"""Versions 4.3.2 and 5.3.3 of RocketMQ, as numbers in requests."""
 KEYED: Final = frozenset({("brokerName", "broker-a"), ("queueId", 0)})
 
 
-@pytest.fixture(params=ALL_WAYS)
-def row(quick_group, request) -> Iterator[Wire]:
-    yield from wire_for(quick_group, request.param)
+row = wires(ALL_WAYS)
 
 
 def fields(row: Wire) -> dict[str, str]:
-    """What any of these requests asks about."""
+    """Return the ext fields that any of these requests needs."""
     named = {"topic": row.topic, "group": row.group, "consumerGroup": row.group, "producerGroup": "raw-producers"}
     return {**named, "timestamp": "-1", "isForce": "true"}
 
 
-def test_answers_to_operators_have_what_those_of_rocketmq_have(quick_group: LocalCluster) -> None:
-    """To record anew: RECORD_ADMIN_ANSWERS=HOST:PORT, a broker of a RocketMQ 5.3.3 that has just been started."""
+def test_answers_to_operators_have_the_recorded_fields_of_rocketmq(quick_group: LocalCluster) -> None:
+    """To record again: RECORD_ADMIN_ANSWERS=HOST:PORT, the address of a freshly started RocketMQ 5.3.3 broker."""
     leader = quick_group.client_address(quick_group.leader())
     with BareClient(RECORDED_FROM or leader) as client:
         prepare(client)
@@ -104,7 +102,7 @@ def test_bodies_without_queues_as_keys_are_strict_json(row):
             assert isinstance(json.loads(answer.body), dict), code.name
 
 
-def test_bodies_with_queues_as_keys_are_what_java_reads(row):
+def test_bodies_with_queues_as_keys_have_the_form_that_java_reads(row):
     row.heartbeat()
     row.send("message")
     commit = {"consumerGroup": row.group, "topic": row.topic, "queueId": "0", "commitOffset": "1"}
@@ -128,7 +126,7 @@ def test_broker_ids_are_numbers_to_old_clients_and_texts_to_new_ones(quick_group
     assert {type(key) for key in keys} == {kind}
 
 
-def test_the_reader_knows_what_is_no_json():
+def test_the_fastjson_reader_accepts_object_keys_and_refuses_garbage():
     queue = MessageQueue("broker-a", 0, "T")
     assert read(encode_fastjson({"table": {queue: {1: "a b"}}}).decode()) == {
         "table": {KEYED | {("topic", "T")}: {1: "a b"}}

@@ -1,17 +1,17 @@
-"""Bytes on the wire come through rows on POP: taken, acknowledged, hidden anew, come again, in order; assigned.
+"""Bytes on the wire pass the rows about POP and assignments.
 
-In JSON: a binary header has 16 bits for a code, and those of POP are above 200000. What assigns queues is in both.
+POP covers pops, acknowledgements, changes of the invisible time, redelivery and order. Its requests are in JSON: a
+binary header has 16 bits for a code, and POP's codes are above 200000. Assignments run in both serializers.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from raw_wire import ALL_WAYS, JSON_WAYS, UNDISTURBED, WAIT_SECONDS, Wire, wire_for
+from raw_wire import ALL_WAYS, JSON_WAYS, UNDISTURBED, WAIT_SECONDS, Wire, wires
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -24,7 +24,7 @@ HIDDEN_MS = 60_000
 
 
 class Popped(NamedTuple):
-    """A message as a consumer gets it, and what its acknowledgement says."""
+    """Message as a consumer gets it, with the data for its acknowledgement."""
 
     record: MessageRecord
     point: CheckPoint
@@ -34,14 +34,8 @@ class Popped(NamedTuple):
         return self.record.body.decode()
 
 
-@pytest.fixture(params=JSON_WAYS)
-def row(quick_group, request) -> Iterator[Wire]:
-    yield from wire_for(quick_group, request.param)
-
-
-@pytest.fixture(params=UNDISTURBED)
-def wire(quick_group, request) -> Iterator[Wire]:
-    yield from wire_for(quick_group, request.param)
+row = wires(JSON_WAYS)
+wire = wires(UNDISTURBED)
 
 
 def asked(row: Wire, **fields: object) -> dict[str, str]:
@@ -51,7 +45,7 @@ def asked(row: Wire, **fields: object) -> dict[str, str]:
 
 
 def pop(row: Wire, *, wait: bool = True, **fields: object) -> list[Popped]:
-    """Messages, once there are some; none at once if they are not to be waited for."""
+    """Pop messages, and wait for some. Without `wait`, return an empty list if there are none."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         answer = row.answer(row.post(RequestCode.POP_MESSAGE, asked(row, pollTime=1000 if wait else 0, **fields)))
@@ -64,7 +58,7 @@ def pop(row: Wire, *, wait: bool = True, **fields: object) -> list[Popped]:
 
 
 def messages(answer: RemotingCommand) -> list[Popped]:
-    """The messages of an answer, with their check points as RocketMQ's client makes them."""
+    """Return the messages of an answer, with their check points as RocketMQ's client builds them."""
     starts = {}
     for start in filter(None, answer.ext["startOffsetInfo"].split(";")):
         retry, queue_id, offset = start.split(" ")
@@ -105,11 +99,11 @@ def test_a_message_that_is_acknowledged_never_comes_again(row):
     assert pop(row, wait=False) == []
     ack(row, first)
     ack(row, second)
-    ack(row, second, expected=ResponseCode.NO_MESSAGE)  # the delivery is over as a whole
+    ack(row, second, expected=ResponseCode.NO_MESSAGE)  # the whole delivery is over
     assert pop(row, wait=False) == []
 
 
-def test_a_message_that_is_not_acknowledged_comes_again_and_then_is_another_delivery(row):
+def test_an_unacknowledged_pop_comes_again_and_voids_the_first_check_point(row):
     send(row, "again")
     (first,) = pop(row, invisibleTime=1000)
     row.kill()
@@ -123,7 +117,7 @@ def test_a_message_that_is_not_acknowledged_comes_again_and_then_is_another_deli
     ack(row, second)
 
 
-def test_a_message_is_hidden_for_longer_and_its_first_check_point_is_worth_nothing(row):
+def test_changing_the_invisible_time_replaces_the_check_point(row):
     send(row, "slow")
     (first,) = pop(row, invisibleTime=2000)
     answer = row.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, {**place(row, first), "invisibleTime": str(HIDDEN_MS)})
@@ -148,7 +142,7 @@ def test_many_are_acknowledged_at_once(row):
     assert pop(row, wait=False) == []
 
 
-def test_in_order_the_next_come_when_the_first_are_done_with(row):
+def test_an_ordered_pop_gives_the_next_messages_after_the_first_are_acknowledged(row):
     send(row, *"abc")
     first, second = pop(row, order="true", maxMsgNums=2, attemptId="one")
     assert pop(row, order="true", attemptId="two", wait=False) == []
@@ -162,7 +156,7 @@ def test_in_order_the_next_come_when_the_first_are_done_with(row):
     ack(row, third)
 
 
-def test_a_consumer_is_told_whether_there_is_something(row):
+def test_notification_peek_and_polling_info_report_available_messages(row):
     question = {"consumerGroup": row.group, "topic": row.topic, "queueId": "-1", "pollTime": "0", "bornTime": "0"}
     assert row.ask(RequestCode.NOTIFICATION, question).ext["hasMsg"] == "false"
     send(row, "there")
@@ -203,16 +197,11 @@ def test_a_mode_is_set_in_both_serializers_and_not_for_a_retry_topic(wire):
     mode = {"topic": wire.topic, "consumerGroup": wire.group, "mode": "POP", "popShareQueueNum": 1}
     wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(mode).encode())
     retry = {**mode, "topic": f"%RETRY%{wire.group}"}
-    wire.ask(
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-        {},
-        json.dumps(retry).encode(),
-        expected=ResponseCode.NO_PERMISSION,
-        text="retry topic",
-    )
+    refused = {"expected": ResponseCode.NO_PERMISSION, "text": "retry topic"}
+    wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(retry).encode(), **refused)
 
 
-def test_pops_that_mean_nothing_are_refused(row):
+def test_invalid_pops_are_refused_with_their_code(row):
     refused = [
         ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
         ({"queueId": 99}, ResponseCode.INVALID_PARAMETER),

@@ -1,11 +1,8 @@
-"""Bytes on the wire come through rows on requests and replies."""
+"""Bytes on the wire pass the rows about requests and replies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from raw_wire import ALL_WAYS, PRODUCERS, Wire, now_ms, wire_for
+from raw_wire import ALL_WAYS, Wire, wires
 
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command
@@ -15,18 +12,14 @@ from tests.integration.bare_client import BareClient
 REQUESTER = "raw@1"
 
 
-@pytest.fixture(params=ALL_WAYS)
-def row(quick_group, request) -> Iterator[Wire]:
-    yield from wire_for(quick_group, request.param)
+row = wires(ALL_WAYS)
 
 
 def reply(row: Wire, requester: str, correlation_id: str) -> dict[str, str]:
-    """The ext fields of a reply (325), to the topic of the cluster that the request says."""
+    """Return the ext fields of a reply (325) to the topic of the cluster that the request names."""
     cluster = parse_properties(row.pull(row.topic, 0).properties)["CLUSTER"]
     own = {"CORRELATION_ID": correlation_id, "REPLY_TO_CLIENT": requester, "MSG_TYPE": "reply"}
-    encoded = "".join(f"{name}\x01{value}\x02" for name, value in own.items())
-    names = {"a": PRODUCERS, "b": f"{cluster}_REPLY_TOPIC", "c": "TBW102", "d": "4", "e": "0", "f": "0"}
-    return {**names, "g": str(now_ms()), "h": "0", "i": encoded}
+    return row.letters(own, topic=f"{cluster}_REPLY_TOPIC")
 
 
 def test_a_reply_finds_its_requester_through_any_node(row):
@@ -46,14 +39,9 @@ def test_a_reply_finds_its_requester_through_any_node(row):
             assert (answer.opaque, answer.code) == (opaque, ResponseCode.SUCCESS), answer.remark
 
 
-def test_a_replier_is_told_that_its_requester_is_not_there(row):
+def test_a_reply_to_an_absent_requester_is_refused(row):
     row.heartbeat()
     row.send("question")
     row.kill()
-    row.ask(
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        reply(row, "raw@none", "c-1"),
-        b"too late",
-        expected=ResponseCode.SYSTEM_ERROR,
-        text="raw@none",
-    )
+    late = reply(row, "raw@none", "c-1"), b"too late"
+    row.ask(RequestCode.SEND_REPLY_MESSAGE_V2, *late, expected=ResponseCode.SYSTEM_ERROR, text="raw@none")

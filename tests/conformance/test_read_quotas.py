@@ -1,4 +1,4 @@
-"""Consumers that may read little in a second, stock ones and ours: they get everything, later."""
+"""Consumers with a small read quota, stock ones and ours, get everything, only later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PER_SECOND = 20
 
 @pytest.fixture
 def topic(one_group: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """A topic with messages, of which few may be read in a second."""
+    """Create a topic with messages and a small read quota."""
     name = f"ReadQuota-{request.node.name}"
     with SyncAdmin(one_group.namesrv) as admin:
         admin.create_topic(name, queues=2)
@@ -30,7 +30,7 @@ def held(cluster: LocalCluster, topic: str) -> int:
         return sum(row.held for rows in admin.quotas().values() for row in rows if row.name == topic)
 
 
-def test_ours_gets_everything(one_group: LocalCluster, topic: str) -> None:
+def test_our_client_reads_everything_under_a_read_quota(one_group: LocalCluster, topic: str) -> None:
     found: set[str] = set()
     with SyncPullConsumer(one_group.namesrv, "slow-ours") as consumer:
         consumer.assign(consumer.queues(topic))
@@ -41,7 +41,7 @@ def test_ours_gets_everything(one_group: LocalCluster, topic: str) -> None:
     assert held(one_group, topic) > 0
 
 
-def test_the_cpp_client_gets_everything(one_group: LocalCluster, cpp, topic: str) -> None:
+def test_the_cpp_client_reads_everything_under_a_read_quota(one_group: LocalCluster, cpp, topic: str) -> None:
     client = cpp(one_group.namesrv)
     client.call("push", name="reader", group="slow-cpp", topic=topic)
     client.wait_for(lambda: len(set(client.bodies("reader"))) == MESSAGES, "all messages")

@@ -1,4 +1,4 @@
-"""Unmodified stock clients, and ours, that sign, on a group with access control."""
+"""Unmodified stock clients, and ours, sign their requests on a group with access control."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from guarded_groups import APP, ROOT_ACCOUNT, STRANGER, TOPIC, guarded, guarded_
 from stock_clients import StockClientError
 
 from dledger_admin.cli import main
-from dledger_client import (
-    Credentials,
-    RefusedError,
-    SyncAdmin,
-    SyncConsumer,
-    SyncProducer,
-    SyncPullConsumer,
-)
+from dledger_client import Credentials, RefusedError, SyncAdmin, SyncConsumer, SyncProducer, SyncPullConsumer
 from dledger_client.testing import LocalCluster
 
 __all__ = ["guarded", "guarded_group"]
 
 
-def test_our_client_signs(guarded: LocalCluster) -> None:
+def test_our_client_sends_and_receives_with_signatures(guarded: LocalCluster) -> None:
     with SyncProducer(guarded.namesrv, group="PG", credentials=APP) as producer:
         producer.send(TOPIC, b"ours")
     with SyncConsumer(guarded.namesrv, "ours", {TOPIC: "*"}, credentials=APP) as consumer:
@@ -32,13 +25,13 @@ def test_our_client_signs(guarded: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("who", [None, STRANGER, Credentials("app", "another secret")])
-def test_our_client_is_told_that_it_may_not(guarded: LocalCluster, who: Credentials | None) -> None:
+def test_our_client_is_refused_without_its_secret_in_the_error(guarded: LocalCluster, who: Credentials | None) -> None:
     with SyncAdmin(guarded.namesrv, credentials=who) as admin, pytest.raises(RefusedError) as refused:
         admin.create_topic("NotAllowed", queues=1)
     assert "secret" not in str(refused.value)
 
 
-def test_commands_sign(guarded: LocalCluster, tmp_path: Path) -> None:
+def test_commands_sign_their_requests_and_show_a_refusal(guarded: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     file.write_text(f"{APP.access_key}\n{APP.secret}\n")
     account = {"DLEDGER_CREDENTIALS": str(file), "DLEDGER_NAMESRV": guarded.namesrv}
@@ -72,7 +65,7 @@ def test_ali_ons_signs(guarded: LocalCluster, ali_ons) -> None:
             ali_ons(guarded.namesrv, other).call("send", topic=TOPIC, body="never")
 
 
-def test_what_was_refused_is_not_stored(guarded: LocalCluster) -> None:
+def test_refused_messages_are_not_stored(guarded: LocalCluster) -> None:
     with SyncPullConsumer(guarded.namesrv, "checker", credentials=APP) as consumer:
         queues = consumer.queues(TOPIC)
         consumer.assign(queues)
@@ -83,7 +76,7 @@ def test_what_was_refused_is_not_stored(guarded: LocalCluster) -> None:
 
 
 def test_no_secret_stands_in_any_file_or_page(guarded: LocalCluster) -> None:
-    """Logs of all kinds, snapshots, views, configuration, what the name server keeps; status and metrics."""
+    """The test reads all logs, snapshots, views, configuration, the name server's files, status and metrics."""
     held = {str(path): path.read_bytes() for path in guarded.data_dir.rglob("*") if path.is_file()}
     for node_id in guarded.node_ids:
         for page in ("status", "metrics"):

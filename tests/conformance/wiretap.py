@@ -1,8 +1,8 @@
-"""A tap between clients of others and a cluster: every request, and the answer that it got.
+"""Wiretap between other vendors' clients and a cluster, which records every request and its answer.
 
-Clients are given the tap's name server. Frames pass as they are, but answers about routes name the tap's own ports
-instead of the brokers', as do the store hosts in pulled messages, so that all that is said to brokers passes too. Who
-connects to a broker that is gone is cut off.
+Clients are given the tap's name server. Frames pass unchanged, with two exceptions. Answers about routes name the tap's
+ports instead of the brokers', and so do the store hosts in pulled messages. So all requests to brokers pass the tap. A
+client that connects to a dead broker is cut off.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dledger_remoting.hosts import HostAddress, pack_host
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 CHUNK_BYTES = 1 << 16
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: a closed connection is reset."""
+"""Value of SO_LINGER with which closing a connection resets it."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request to a broker, or of one (`pushed`), and its answer; times by the monotonic clock."""
+    """Request to a broker, or from a broker (`pushed`), and its answer. Times are of the monotonic clock."""
 
     code: int
     ext: Mapping[str, str]
@@ -53,7 +53,7 @@ class Exchange:
 
 
 class Wiretap:
-    """Listens on ports of its own until it is closed."""
+    """Tap that listens on ports of its own until it is closed."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._exchanges: list[Exchange] = []
@@ -78,12 +78,12 @@ class Wiretap:
             _cut(one)
 
     def exchanges(self, *codes: int) -> list[Exchange]:
-        """Requests so far, in the order of their coming; of some codes, or all."""
+        """Return the requests so far, in order of arrival, of some codes or all."""
         with self._lock:
             return [one for one in self._exchanges if not codes or one.code in codes]
 
     def surprises(self, expected: Callable[[Exchange], Collection[int]]) -> list[str]:
-        """Requests with other answers than expected, and what was expected."""
+        """Return the requests with unexpected answers, and the expected ones."""
         return [
             f"{one}, expected: {', '.join(map(str, sorted(expected(one))))}"
             for one in self.exchanges()
@@ -92,7 +92,7 @@ class Wiretap:
 
     @contextmanager
     def told(self, expected: Callable[[Exchange], Collection[int]]) -> Iterator[None]:
-        """Have a failure inside tell of surprising answers, and of what nobody answered."""
+        """Add the unexpected answers and the unanswered requests to a failure inside."""
         try:
             yield
         except BaseException as error:
@@ -137,7 +137,7 @@ class Wiretap:
             threading.Thread(target=self._pump, args=(source, sink, seen), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, seen: Callable[[Frame], Frame]) -> None:
-        """Hand on what one side says, a frame at a time."""
+        """Forward the frames of one side, one at a time."""
         decoder = FrameDecoder()
         try:
             while data := source.recv(CHUNK_BYTES):
@@ -151,7 +151,7 @@ class Wiretap:
             _cut(sink)
 
     def _note(self, sent: dict[int, Exchange], received: dict[int, Exchange], by_broker: bool, frame: Frame) -> Frame:
-        """Note a request in `sent`, or the answer to one in `received`."""
+        """Note a request in `sent`, or the answer to a request in `received`."""
         command = decode_command(frame)
         with self._lock:
             if not command.is_response:

@@ -1,29 +1,28 @@
-"""Every committed entry reaches the state machine once, in order, whatever reading it back takes."""
+"""Every committed entry reaches the state machine once and in order, also if it has to be read back slowly."""
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 
 from dledger.errors import BusyError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, seal
-from dledger.loop_holds import LoopHolds
 from dledger.replica.applier import Applier
 from dledger.replica.commands import FIRST_SERVICE_KIND
 from dledger.replica.completions import Completions
 from dledger.replica.proposer import Contexts
 from dledger.replica.recent import RecentEntries
 from dledger.types import EntryKind
-from tests.dledger.fake_driver import FakeDriver
+from dledger_base.loop_holds import LoopHolds
+from tests.dledger.fake_driver import FakeDriver, HeldWork
 
 
-class Turns:
-    """An environment whose callbacks and blocking work run when a test says so."""
+class Turns(HeldWork):
+    """Environment whose callbacks and blocking work run when a test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.holds = LoopHolds()
         self.soon: deque[Callable[[], None]] = deque()
-        self.cold: deque[Callable[[], None]] = deque()
 
     def now(self):
         return 0.0
@@ -34,25 +33,13 @@ class Turns:
     def call_later(self, delay_s, callback):
         self.soon.append(callback)
 
-    def run_blocking(self, lane, work, done):
-        self.cold.append(partial(self._work, work, done))
-
-    def _work(self, work, done):
-        try:
-            result = work()
-        except Exception as error:
-            result = error
-        done(result)
-
     def run_soon(self):
         while self.soon:
             self.soon.popleft()()
 
 
 class Log:
-    """A log whose entries are all on disk; `error` is raised instead of a read.  `commands` are those of entries that
-    have any.
-    """
+    """Log whose entries are all on disk. Reads raise `error` if set. `commands` are the commands of some entries."""
 
     def __init__(self, count, commands):
         self.entries = []
@@ -94,7 +81,7 @@ class Setup:
             self,
             self,
             SimpleNamespace(applied=lambda _index: None),
-            SimpleNamespace(look=lambda: False),
+            SimpleNamespace(check=lambda: False),
             SimpleNamespace(),
             self.driver,
             applied_index=-1,
@@ -112,19 +99,19 @@ class Setup:
         self.applied += self.batches[-1]
 
     def finish(self):
-        while self.turns.soon or self.turns.cold:
+        while self.turns.soon or self.turns.given:
             self.turns.run_soon()
-            if self.turns.cold:
-                self.turns.cold.popleft()()
+            if self.turns.given:
+                self.turns.work_once()
         assert self.driver.failures == []
         return self.applied
 
 
-def test_entries_that_verify_again_are_applied_once_however_often_they_were_asked_for():
+def test_entries_that_verify_again_are_applied_once_despite_several_retries():
     setup = Setup()
     setup.log.error = CorruptionError("rotten")
     setup.advance(4)
-    setup.turns.cold.popleft()()
+    setup.turns.work_once()
     assert setup.driver.suspects == [0]
     setup.log.error = None
     setup.applier.retry()
@@ -133,7 +120,7 @@ def test_entries_that_verify_again_are_applied_once_however_often_they_were_aske
     setup.applier.retry()
     setup.advance(4)
     setup.turns.run_soon()
-    assert len(setup.turns.cold) == 1
+    assert len(setup.turns.given) == 1
     assert setup.finish() == [0, 1, 2, 3, 4]
 
 
@@ -141,24 +128,24 @@ def test_a_retry_while_the_disk_is_busy_starts_no_second_read():
     setup = Setup()
     setup.log.error = CorruptionError("rotten")
     setup.advance(4)
-    setup.turns.cold.popleft()()
+    setup.turns.work_once()
     setup.log.error = BusyError("busy")
     setup.applier.retry()
     setup.turns.run_soon()
-    setup.turns.cold.popleft()()
+    setup.turns.work_once()
     setup.log.error = None
     setup.applier.retry()
     setup.turns.run_soon()
-    assert len(setup.turns.cold) == 1
+    assert len(setup.turns.given) == 1
     assert setup.finish() == [0, 1, 2, 3, 4]
 
 
-def test_what_stays_rotten_is_asked_for_again_at_each_retry_and_told_each_time():
+def test_a_rotten_entry_is_reported_again_at_each_retry():
     setup = Setup()
     setup.log.error = CorruptionError("rotten")
     setup.advance(4)
     for count in range(1, 4):
-        setup.turns.cold.popleft()()
+        setup.turns.work_once()
         assert setup.driver.suspects == [0] * count
         setup.applier.retry()
         setup.turns.run_soon()
@@ -166,7 +153,7 @@ def test_what_stays_rotten_is_asked_for_again_at_each_retry_and_told_each_time()
     assert setup.finish() == [0, 1, 2, 3, 4]
 
 
-def test_only_commands_of_the_logs_own_are_carried_out_between_entries():
+def test_the_logs_own_commands_run_between_entries_and_service_commands_do_not():
     own, services = encode_command(FIRST_SERVICE_KIND - 1, b"own"), encode_command(FIRST_SERVICE_KIND, b"another's")
     setup = Setup(7, {1: services, 2: services, 4: services + own, 5: services})
     setup.advance(6)

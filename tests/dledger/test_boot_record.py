@@ -1,4 +1,4 @@
-"""`raft/boot` says in which run of the operating system everything acknowledged was last here."""
+"""`raft/boot` names the last run of the operating system in which the log held everything acknowledged."""
 
 from errno import ENOSPC
 from pathlib import Path
@@ -7,6 +7,7 @@ from random import Random
 import msgspec
 import pytest
 from node_group import Group, until
+from sim_groups import run, started
 
 import dledger.reopening
 from dledger.config import ReplicaConfig
@@ -15,21 +16,17 @@ from dledger.replica.boot import BootRecord, note_boot, record_boot
 from dledger.replica.opening import open_directory
 from dledger.replica.replica import Replica
 from dledger.testing.disk import SimDisk
-from dledger_sim.log.group import GroupSettings, SimGroup
-from dledger_sim.log.registers import serve_registers
-from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.group import GroupSettings
 
 
 async def test_killed_processes_elect_a_leader_although_each_host_once_went_down_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     boot = "monday"
-    monkeypatch.setattr(dledger.reopening, "_boot_id", lambda: boot)
+    monkeypatch.setattr(dledger.reopening, "boot_id", lambda: boot)
     close = Replica.close
     monkeypatch.setattr(Replica, "close", lambda self, *, clean: close(self, clean=False))
-    group = Group(tmp_path, flush="async")
-    try:
-        await group.start()
+    async with Group(tmp_path, flush="async") as group:
         await group.append(5)
         await group.settled()
         boot = "tuesday"
@@ -46,8 +43,6 @@ async def test_killed_processes_elect_a_leader_although_each_host_once_went_down
         await group.start()
         assert all(node.replica.engine.may_vote for node in group.nodes.values())
         await group.append(1)
-    finally:
-        await group.stop()
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -62,12 +57,9 @@ def test_a_node_starts_on_a_full_disk_after_its_host_was_rebooted(flush: str):
     assert not opened.boot_file.recorded
 
 
-def test_an_orderly_stop_takes_no_doubt_away():
-    """What the host lost when it went down is still lost."""
-    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
-    for name in group.nodes:
-        group.start(name)
-    group.scheduler.run_until(3.0)
+def test_an_orderly_stop_does_not_restore_the_right_to_vote():
+    """An orderly stop does not restore entries that a host lost when it went down."""
+    group = started(GroupSettings(flush="async"))
     node = group.nodes["n0"]
     for name in group.nodes:
         group.crash(name, "none")
@@ -75,17 +67,14 @@ def test_an_orderly_stop_takes_no_doubt_away():
         group.start(node.name)
         assert node.replica is not None
         assert node.replica.engine.may_vote != doubtful
-        group.scheduler.run_until(group.scheduler.now + 2.0)
+        run(group, 2.0)
         group.stop(node.name)
-        group.scheduler.run_until(group.scheduler.now + 1.0)
+        run(group, 1.0)
         assert node.life is None
 
 
-def test_a_start_that_found_no_space_for_its_record_makes_it_once_there_is_some():
-    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush="async"), serve_registers)
-    for name in group.nodes:
-        group.start(name)
-    group.scheduler.run_until(3.0)
+def test_a_boot_record_without_disk_space_is_written_later():
+    group = started(GroupSettings(flush="async"))
     node = group.nodes["n0"]
     group.crash(node.name, "none")
     node.disk.fail(lambda operation, path: (operation, path) == ("open", f"{BOOT_PATH}.tmp"), ENOSPC)
@@ -97,7 +86,7 @@ def test_a_start_that_found_no_space_for_its_record_makes_it_once_there_is_some(
     assert f"boot-{node.boots}".encode() in node.disk.open(BOOT_PATH).pread(1000, 0)
 
 
-def test_whichever_bit_of_the_record_rots_a_node_whose_host_went_down_does_not_vote():
+def test_a_node_with_a_rotten_boot_record_does_not_vote_after_a_host_crash():
     disk = SimDisk(Random(1))
     disk.mkdir("raft")
     record_boot(disk, BootRecord("monday", "async"))
@@ -109,21 +98,18 @@ def test_whichever_bit_of_the_record_rots_a_node_whose_host_went_down_does_not_v
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_record_that_rots_while_its_node_runs_is_written_anew(flush: str):
-    group = SimGroup(Scheduler(), Random(1), GroupSettings(flush=flush), serve_registers)
-    for name in group.nodes:
-        group.start(name)
-    group.scheduler.run_until(3.0)
+    group = started(GroupSettings(flush=flush))
     disk = group.nodes["n0"].disk
     content = disk.image().files[BOOT_PATH]
     for bit in (3, 8 * content.index(b"boot-")):
         disk.flip_bit(BOOT_PATH, bit)
         assert disk.image().files[BOOT_PATH] != content
-        group.scheduler.run_until(group.scheduler.now + 5.0)
+        run(group, 5.0)
         assert disk.image().files[BOOT_PATH] == content
     disk.flip_bit(BOOT_PATH, 3)
     group.kill("n0")
     group.start("n0")
-    group.scheduler.run_until(group.scheduler.now + 5.0)
+    run(group, 5.0)
     assert msgspec.json.decode(disk.image().files[BOOT_PATH], type=BootRecord) == BootRecord(
         f"boot-{group.nodes['n0'].boots}", flush
     )

@@ -1,4 +1,4 @@
-"""Nothing calls into the service while an entry is half written, and the service calls nothing there."""
+"""No callback runs in the service while an entry is half written, and the service calls nothing at that moment."""
 
 import asyncio
 import os
@@ -6,21 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from dledger import Node, NodeConfig
+from dledger import Node
 from dledger.errors import OutcomeUnknownError, StorageError
-from dledger.invariants import InvariantError
 from dledger.replica.completions import Completions
 from dledger.store.disk import OsFile
-from dledger.testing.ports import free_ports
-from tests.dledger.node_group import SECRET, Group, Journal, until
+from dledger_base.invariants import InvariantError
+from tests.dledger.node_group import Group, Journal, alone, until
 
 SEGMENT_BYTES = 1 << 20
 BIG_BYTES = 600_000
-"""Two of them do not fit a segment, one and what follows it do."""
+"""Size of a unit in bytes: two do not fit a segment, and one with a successor's header does."""
 
 
 class Chained(Journal):
-    """Stages another unit whenever one with a number as context was applied, so many in all."""
+    """State machine that stages one more unit for each applied unit of the first round."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -44,31 +43,20 @@ class Chained(Journal):
 
 
 def sole_voter(directory: Path, machine: Chained, **options: object) -> Node:
-    config = NodeConfig(
-        "c",
-        "g",
-        "a",
-        directory,
-        SECRET,
-        bind=("127.0.0.1", free_ports(1)[0]),
-        flush="async",
-        segment_bytes=SEGMENT_BYTES,
-        **options,  # type: ignore[arg-type]
-    )
-    machine.node = Node(config, machine)
+    machine.node = Node(alone(directory, flush="async", segment_bytes=SEGMENT_BYTES, **options), machine)
     return machine.node
 
 
-async def test_one_voter_that_acknowledges_what_is_written_can_be_founded(tmp_path):
-    async with sole_voter(tmp_path, Chained(100), bootstrap=True) as node:
+async def test_a_group_of_one_voter_with_async_flush_can_be_founded(tmp_path):
+    async with sole_voter(tmp_path, Chained(100)) as node:
         await until(lambda: node.is_ready)
         position = await node.append(b"hello")
         assert await node.read(position, 5) == b"hello"
 
 
-async def test_a_unit_staged_by_a_callback_stands_in_one_segment_and_is_there_after_a_restart(tmp_path):
+async def test_a_unit_staged_by_a_callback_crosses_no_segment_and_survives_a_restart(tmp_path):
     machine = Chained(BIG_BYTES)
-    async with sole_voter(tmp_path, machine, bootstrap=True) as node:
+    async with sole_voter(tmp_path, machine) as node:
         await until(lambda: node.is_ready)
         for number in range(3):
             machine.stage(number)  # the second seals the first, which is committed at once
@@ -77,7 +65,7 @@ async def test_a_unit_staged_by_a_callback_stands_in_one_segment_and_is_there_af
         places = dict(machine.places)
     for place in places.values():
         assert place // SEGMENT_BYTES == (place + BIG_BYTES - 1) // SEGMENT_BYTES, "a unit crosses no segment"
-    again = sole_voter(tmp_path, Chained(BIG_BYTES))
+    again = sole_voter(tmp_path, Chained(BIG_BYTES), bootstrap=False)
     async with again:
         await until(lambda: again.is_ready)
         assert again.replica.store.corrupt_ranges == ()
@@ -87,9 +75,7 @@ async def test_a_unit_staged_by_a_callback_stands_in_one_segment_and_is_there_af
 
 
 async def test_the_callback_of_a_read_may_stage(tmp_path):
-    group = Group(tmp_path, flush="async")
-    await group.start()
-    try:
+    async with Group(tmp_path, flush="async") as group:
         leader = await group.leader()
         results: list[object] = []
 
@@ -103,12 +89,10 @@ async def test_the_callback_of_a_read_may_stage(tmp_path):
         assert error is None
         assert place < leader.last_position
         await group.append(3)
-    finally:
-        await group.stop()
 
 
-async def test_what_waits_is_answered_if_a_write_fails_inside_stage(tmp_path, monkeypatch):
-    node = sole_voter(tmp_path, Chained(100), bootstrap=True)
+async def test_waiting_callers_are_answered_if_a_write_fails_inside_stage(tmp_path, monkeypatch):
+    node = sole_voter(tmp_path, Chained(100))
     await node.start()
     try:
         await until(lambda: node.is_ready)
@@ -122,7 +106,7 @@ async def test_what_waits_is_answered_if_a_write_fails_inside_stage(tmp_path, mo
         await asyncio.sleep(0)
         monkeypatch.setattr(OsFile, "pwrite", fail)
         with pytest.raises(StorageError):
-            node.stage(BIG_BYTES, lambda _: (bytes(BIG_BYTES),))  # does not fit, and has the open entry written
+            node.stage(BIG_BYTES, lambda _: (bytes(BIG_BYTES),))  # does not fit, so the open entry is written
         monkeypatch.undo()
         with pytest.raises(OutcomeUnknownError):
             async with asyncio.timeout(5):
@@ -134,7 +118,7 @@ async def test_what_waits_is_answered_if_a_write_fails_inside_stage(tmp_path, mo
 
 async def test_staging_while_a_unit_is_filled_is_refused(tmp_path):
     machine = Chained(100)
-    async with sole_voter(tmp_path, machine, bootstrap=True) as node:
+    async with sole_voter(tmp_path, machine) as node:
         await until(lambda: node.is_ready)
 
         def fill(_position: int) -> tuple[bytes, ...]:
@@ -160,7 +144,7 @@ def test_completions_wait_for_the_end_of_the_outermost_execution():
     assert failures == []
 
 
-def test_what_a_completion_adds_runs_behind_what_waits_already():
+def test_a_completion_added_by_another_runs_after_the_waiting_ones():
     completions, told = Completions(lambda error: pytest.fail(str(error))), []
 
     def first() -> None:
@@ -174,7 +158,7 @@ def test_what_a_completion_adds_runs_behind_what_waits_already():
     assert told == ["first", "second", "third"]
 
 
-def test_one_that_raises_is_told_and_keeps_none_from_running():
+def test_a_completion_that_raises_is_reported_and_the_others_run():
     failures: list[BaseException] = []
     completions, told = Completions(failures.append), []
     error = ValueError("the service failed")

@@ -1,4 +1,4 @@
-"""A key is declared once; reading, errors, where a value comes from and the page's table follow from that."""
+"""A key is declared once. Parsing, errors, the source of a value, and the page's table follow from the declaration."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from dledger.config_keys.declared import Alias, ConfigValue, UnexpectedError, key, needed
-from dledger.config_keys.origins import Origin, lines_of_toml, origins
-from dledger.config_keys.page import aliases_of, table_of
-from dledger.config_keys.properties import lines_of_properties
-from dledger.config_keys.reading import Keys, Wording
-from dledger.invariants import InvariantError
+from dledger_base.config_keys.declared import Alias, ConfigValue, UnexpectedError, key, needed
+from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
+from dledger_base.config_keys.page import aliases_of, table_of
+from dledger_base.config_keys.properties import lines_of_properties
+from dledger_base.config_keys.reading import Keys, Wording
+from dledger_base.invariants import InvariantError
 
 
 class RefusedError(Exception):
-    """The error of the component in these tests."""
+    """Error of the component in these tests."""
 
 
 def even(_name: str, value: int) -> None:
@@ -105,7 +105,7 @@ def test_keys_stand_in_the_order_of_the_sections():
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_key_value_and_what_was_expected(table: dict[str, ConfigValue], text: str):
+def test_a_wrong_setting_is_refused_with_key_value_and_expectation(table: dict[str, ConfigValue], text: str):
     with pytest.raises(RefusedError) as caught:
         build(table)
     assert str(caught.value) == text
@@ -116,13 +116,13 @@ def test_a_key_without_default_is_missed_with_the_reason():
         KEYS.require(KEYS.read({"pause_ms": 3}).values)
 
 
-def test_names_that_say_the_same_are_taken():
+def test_aliases_of_a_key_are_accepted():
     assert build({"stockLimit": 60, "limit_ms": 60, "stockMode": "BB"}).limit_ms == 60
     assert KEYS.called("stockLimit") == KEYS.called("limit_ms") == "limit_ms"
     assert KEYS.live == ["pause_ms"]
 
 
-def test_a_component_has_words_of_its_own_and_may_take_numbers_in_quotes():
+def test_a_component_may_use_its_own_wording_and_accept_quoted_numbers():
     keys = Keys(Config, RefusedError, texts_too=True, wording=Wording(wrong="{name}: {expected}!", by_alias=True))
     assert keys.read({"stockLimit": "60"}).values == {"limit_ms": 60}
     with pytest.raises(RefusedError, match=r"^stockLimit: a whole number!$"):
@@ -149,7 +149,7 @@ def test_each_value_comes_from_a_line_the_command_line_or_its_default():
     assert found["pause_ms"] == Origin("default")
 
 
-def test_lines_of_a_table_are_those_inside_it():
+def test_settings_are_located_by_line_within_their_table():
     assert lines_of_toml("port = 1\n[namesrv]\nhost = 'a'\nport = 2\n", "namesrv") == {"host": 3, "port": 4}
     assert lines_of_toml("\nport = 1\n", "namesrv") == {"port": 2}
     assert lines_of_properties("# a\n a = 1\n!b\n\nb=2\na=3\n") == {"a": 6, "b": 5}

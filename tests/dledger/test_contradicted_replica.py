@@ -1,4 +1,4 @@
-"""A replica whose log is not its leader's sets it aside, and comes back from the others with theirs."""
+"""A replica whose log contradicts its leader's sets it aside, and takes the log of the others."""
 
 import asyncio
 import errno
@@ -6,9 +6,9 @@ from pathlib import Path
 from shutil import copytree, rmtree
 
 import pytest
-from node_group import DEADLINE_S, SECRET, SEGMENT_BYTES, Group, Journal, until
+from node_group import DEADLINE_S, SEGMENT_BYTES, Group, Journal, alone, leading, until
 
-from dledger import Node, NodeConfig, reopening
+from dledger import Node, reopening
 from dledger.core.messages import Append, InstallSnapshot, Message
 from dledger.errors import ContradictionError
 from dledger.format import HEADER_BYTES, seal
@@ -19,7 +19,7 @@ SUCCESSOR = ReplicaId("n1", "x")
 
 
 def other_entry(of: EntryMeta) -> tuple[EntryMeta, bytes]:
-    """An entry of the same index, term, place and size with other bytes."""
+    """Return an entry of the same index, term, position and size with other bytes."""
     entry = bytearray(HEADER_BYTES) + b"?" * (of.size - HEADER_BYTES)
     meta = seal(entry, EntryKind.GROUP, of.index, of.term, of.position, 0, 0)
     return meta, bytes(entry)
@@ -37,12 +37,11 @@ def behind_the_entry(last: EntryMeta, _: EntryMeta) -> tuple[Message, bytes]:
 
 @pytest.mark.parametrize("message", [with_the_entry, behind_the_entry])
 async def test_an_entry_of_the_same_index_and_term_with_other_bytes_is_no_match(tmp_path: Path, message):
-    """Two leaders were of one term, as where a node forgot its vote: acknowledging one's entry must not count for
-    the other's.
+    """An acknowledgement of one leader's entry must not count for another leader of the same term.
+
+    One term had two leaders, since a node forgot its vote.
     """
-    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
-    async with Node(config, Journal()) as node:
-        await until(lambda: node.is_ready)
+    async with leading(tmp_path) as node:
         await node.append(b"ours")
         store = node.replica.store
         last, before = store.meta(store.last_index), store.meta(store.last_index - 1)
@@ -52,9 +51,26 @@ async def test_an_entry_of_the_same_index_and_term_with_other_bytes_is_no_match(
     assert f"up to index {last.index} of term {last.term}" in str(failure)
 
 
-async def test_on_a_full_disk_its_node_ends_all_the_same_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
-    node = Node(config, Journal())
+async def test_distant_entries_of_a_deposed_leader_do_not_end_the_node(tmp_path: Path):
+    """The entries may lie far behind this log's end.
+
+    They follow an index that is committed here with another entry, so their position does not fit this log.
+    """
+    async with leading(tmp_path) as node:
+        await node.append(b"committed")
+        engine = node.replica.engine
+        entry = bytearray(HEADER_BYTES) + b"lost"
+        term, index = engine.term - 1, engine.commit_index
+        seal(entry, EntryKind.GROUP, index + 1, term, 10 * SEGMENT_BYTES + 4096, 0, 0)
+        node.replica.on_message(ReplicaId("n1", "x"), Append(term, index, term, 0, count=1), bytes(entry))
+        assert node.status().failure is None
+        await node.append(b"after")
+
+
+async def test_a_contradicted_node_on_a_full_disk_ends_with_an_error_and_can_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    node = Node(alone(tmp_path), Journal())
     await node.start()
     await until(lambda: node.is_ready)
     node.replica.failure = ContradictionError("its log is another one")
@@ -67,41 +83,34 @@ async def test_on_a_full_disk_its_node_ends_all_the_same_and_says_why(tmp_path: 
         with pytest.raises(OSError, match="No space left"):
             await node.stop()
     await node.stop()
-    async with Node(config, Journal()) as again:
-        await until(lambda: again.is_ready)
+    async with leading(tmp_path):
+        pass
 
 
 async def test_a_snapshot_of_the_same_index_and_term_with_other_bytes_below_is_no_match(tmp_path: Path):
-    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
-    async with Node(config, Journal()) as node:
-        await until(lambda: node.is_ready)
+    async with leading(tmp_path) as node:
         await node.append(b"ours")
         store = node.replica.store
         last = store.meta(store.last_index)
         theirs, _ = other_entry(last)
-        install = InstallSnapshot(
-            last.term + 1, 0, last.index, last.term, theirs.chain_crc, Membership((SUCCESSOR,)), 0
-        )
+        theirs_is_last = last.index, last.term, theirs.chain_crc
+        install = InstallSnapshot(last.term + 1, 0, *theirs_is_last, Membership((SUCCESSOR,)), 0)
         with pytest.raises(ContradictionError, match="other bytes"):
             node.replica._inbox._step_install(
                 SUCCESSOR, install, install.snapshot
-            )  # as once the snapshot's bytes have arrived
+            )  # the call that follows when the snapshot's bytes have arrived
 
 
 async def with_older_copies(directory: Path) -> tuple[Group, int]:
-    """A group without its third node, which alone has the last 20 entries; and the term of these.
+    """Return a group without its third node, which alone has the last 20 entries, and the term of these entries.
 
-    The others are back at older copies of their directories, with three entries since.
+    The other two nodes run on older copies of their directories, and have appended three entries since.
     """
     group = Group(directory / "group")
-    await group.start()
-    await group.append(5)
-    await group.settled()
+    await group.start_with(5)
     await group.stop()
     older = {name: copytree(group.home(name), directory / f"older-{name}") for name in ("n0", "n1")}
-    await group.start()
-    await group.append(20)
-    await group.settled()
+    await group.start_with(20)
     term = (await group.leader()).term
     await group.stop()
     for name, copy in older.items():
@@ -112,11 +121,12 @@ async def with_older_copies(directory: Path) -> tuple[Group, int]:
     return group, term
 
 
-async def test_it_comes_back_as_another_incarnation_with_the_log_of_the_others(tmp_path: Path):
-    """Two nodes were put back to older copies of their directories; the third still has what they committed since."""
+async def test_a_contradicted_replica_rejoins_as_a_new_incarnation_with_the_groups_log(tmp_path: Path):
+    """Two nodes run on older copies of their directories. The third still has the entries that were committed later."""
     for number in range(TRIES):
         group, term = await with_older_copies(tmp_path / str(number))
-        if (await group.leader()).term == term:  # their votes were put back, too; but elections may take some terms
+        # The copies hold older votes too, so the term repeats unless the elections took several terms.
+        if (await group.leader()).term == term:
             break
         await group.stop()
     else:

@@ -1,4 +1,4 @@
-"""Replicas say what their state amounts to; who differs from a majority finds out."""
+"""Replicas publish digests of their state. A replica that differs from a majority notices."""
 
 from dledger.replica.commands import Digest
 from dledger.replica.digests import KEPT_MARKS, DigestVotes, Verdict
@@ -17,49 +17,48 @@ def verdicts(votes: DigestVotes, me: ReplicaId, *digests: Digest) -> list[Verdic
 
 
 def test_equal_states_agree_once_a_majority_has_spoken():
-    assert verdicts(DigestVotes(), A, digest(A, 1), digest(B, 1), digest(C, 1)) == [
-        Verdict.OPEN,
-        Verdict.AGREED,
-        Verdict.AGREED,
-    ]
+    found = verdicts(DigestVotes(), A, digest(A, 1), digest(B, 1), digest(C, 1))
+    assert found == [Verdict.OPEN, Verdict.AGREED, Verdict.AGREED]
+    of_others = verdicts(DigestVotes(), A, digest(A, 1, 1000), digest(B, 1, 2000), digest(C, 1, 3000))
+    assert set(of_others) == {Verdict.OPEN}, "marks are compared with themselves only"
 
 
-def test_the_odd_one_finds_out_whatever_the_order():
+def test_the_differing_replica_is_found_in_any_order_of_digests():
     odd, *others = digest(C, 2), digest(A, 1), digest(B, 1)
     for order in ([odd, *others], [others[0], odd, others[1]], [*others, odd]):
         assert Verdict.SELF_DIFFERS in verdicts(DigestVotes(), C, *order)
         assert Verdict.SELF_DIFFERS not in verdicts(DigestVotes(), A, *order)
 
 
-def test_without_a_majority_all_disagree_until_one_comes():
+def test_replicas_without_a_majority_digest_disagree_until_a_majority_forms():
     votes = DigestVotes()
     assert verdicts(votes, A, digest(A, 1), digest(B, 2), digest(C, 3))[-1] is Verdict.NO_MAJORITY
-    assert votes.disagree(GROUP)
+    assert votes.has_dispute(GROUP)
     verdicts(votes, A, digest(A, 5, 2000), digest(B, 5, 2000))
-    assert not votes.disagree(GROUP)
+    assert not votes.has_dispute(GROUP)
 
 
-def test_a_dispute_ends_when_one_who_agrees_with_another_becomes_a_voter():
+def test_a_dispute_ends_when_an_agreeing_learner_becomes_a_voter():
     votes, two = DigestVotes(), Membership((A, B), (C,))
     for each in (digest(C, 2), digest(A, 1), digest(B, 2)):
         votes.record(each, two, A)
-    assert votes.disagree(two)
-    assert not votes.disagree(GROUP)
+    assert votes.has_dispute(two)
+    assert not votes.has_dispute(GROUP)
 
 
 def test_a_dispute_ends_when_the_digest_of_a_new_voter_makes_a_majority():
     votes = DigestVotes()
     for each in (digest(A, 1), digest(B, 2)):
         votes.record(each, Membership((A, B)), A)
-    assert votes.disagree(GROUP), "the third one has not spoken"
+    assert votes.has_dispute(GROUP), "the third one has not spoken"
     votes.record(digest(C, 1), GROUP, A)
-    assert not votes.disagree(GROUP)
+    assert not votes.has_dispute(GROUP)
 
 
 def test_a_silent_voter_leaves_the_question_open():
     votes = DigestVotes()
     assert verdicts(votes, A, digest(A, 1), digest(B, 2)) == [Verdict.OPEN, Verdict.OPEN]
-    assert not votes.disagree(GROUP)
+    assert not votes.has_dispute(GROUP)
 
 
 def test_learners_and_former_incarnations_do_not_count_but_learners_find_out():
@@ -69,26 +68,22 @@ def test_learners_and_former_incarnations_do_not_count_but_learners_find_out():
     assert verdicts(votes, LEARNER, digest(B, 1)) == [Verdict.SELF_DIFFERS]
 
 
-def test_marks_are_compared_with_themselves_only():
-    assert set(verdicts(DigestVotes(), A, digest(A, 1, 1000), digest(B, 1, 2000), digest(C, 1, 3000))) == {Verdict.OPEN}
-
-
-def test_what_was_recorded_is_known():
+def test_recorded_digests_are_known():
     votes = DigestVotes()
     votes.record(digest(A, 1), GROUP, A)
-    assert votes.knows(digest(A, 1))
-    assert not votes.knows(digest(A, 2))
-    assert not votes.knows(digest(B, 1))
+    assert votes.is_recorded(digest(A, 1))
+    assert not votes.is_recorded(digest(A, 2))
+    assert not votes.is_recorded(digest(B, 1))
 
 
-def test_a_digest_of_a_mark_older_than_the_kept_ones_counts_as_known_and_is_not_asked_for_again():
+def test_a_digest_of_a_mark_older_than_the_kept_marks_counts_as_known():
     votes = DigestVotes()
     for number in range(KEPT_MARKS):
-        assert not votes.knows(digest(B, 1, 1000))
+        assert not votes.is_recorded(digest(B, 1, 1000))
         votes.record(digest(A, 1, 2000 + number), GROUP, A)
     for late in (digest(B, 1, 1000), digest(B, 2, 1000)):
-        assert votes.knows(late)
+        assert votes.is_recorded(late)
         votes.record(late, GROUP, A)
-        assert votes.knows(late)
-    assert not votes.knows(digest(B, 1, 2000))
-    assert not votes.knows(digest(B, 1, 9000))
+        assert votes.is_recorded(late)
+    assert not votes.is_recorded(digest(B, 1, 2000))
+    assert not votes.is_recorded(digest(B, 1, 9000))

@@ -1,8 +1,6 @@
-"""Entries that left memory are read back for a peer, and whatever comes of that is reported to the engine."""
+"""Entries that left memory are read back for a peer, and every outcome of the read is reported to the engine."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -11,18 +9,18 @@ from dledger.core.messages import Append
 from dledger.errors import TrimmedError
 from dledger.replica.outbox import Outbox
 from dledger.types import EntryKind, EntryMeta, ReplicaId
-from tests.dledger.fake_driver import FakeDriver
+from tests.dledger.fake_driver import FakeDriver, HeldWork
 
 PEER = ReplicaId("c", "1")
 TERM = 5
 METAS = [EntryMeta(index, 4, index * 100, 100, EntryKind.NO_OP) for index in (3, 4)]
 
 
-class Parts:
-    """An outbox with a store, a link and an engine that say what the test wants."""
+class Parts(HeldWork):
+    """Outbox whose store, link and engine the test controls."""
 
     def __init__(self) -> None:
-        self.read: Callable[[], None] | None = None
+        super().__init__()
         self.sent: list[Append] = []
         self.reported: list[object] = []
         self.takes = True
@@ -30,16 +28,6 @@ class Parts:
         self.entries: tuple[list[EntryMeta], bytes] | TrimmedError = (METAS, b"x" * 200)
         self.outbox = Outbox(self, self, self, None, None, {"c": PEER}, None, self, FakeDriver())
         self.is_leader, self.term, self.commit_index = True, TERM, 9
-
-    def run_blocking(self, _lane, work, done) -> None:
-        def read() -> None:
-            try:
-                result = work()
-            except TrimmedError as error:
-                result = error
-            done(result)
-
-        self.read = read
 
     def now(self) -> float:
         return 1.0
@@ -68,30 +56,22 @@ class Parts:
 def parts() -> Parts:
     parts = Parts()
     parts.outbox.send(SendCatchUp(PEER, TERM, 3, 1000))
-    assert parts.read is not None
     return parts
 
 
-def test_what_went_out_is_reported(parts):
-    parts.read()
+def test_sent_entries_are_reported(parts):
+    parts.work_once()
     assert [message.prev_index for message in parts.sent] == [2]
     assert parts.reported == [(PEER, TERM, 4, 200)]
 
 
-def test_a_link_that_takes_nothing_is_reported(parts):
-    parts.takes = False
-    parts.read()
-    assert parts.reported == [PEER]
-
-
-def test_entries_that_a_trim_took_before_they_were_read_are_reported(parts):
-    parts.entries = TrimmedError("trimmed")
-    parts.read()
-    assert (parts.sent, parts.reported) == ([], [PEER])
-
-
-def test_entries_that_a_trim_took_once_they_were_read_are_reported(parts):
-    """The peer would be taken for one that is being caught up as long as its link lasts, and be sent nothing."""
-    parts.trimmed = True
-    parts.read()
-    assert (parts.sent, parts.reported) == ([], [PEER])
+@pytest.mark.parametrize(
+    ("state", "is_sent"),
+    [({"takes": False}, True), ({"entries": TrimmedError("trimmed")}, False), ({"trimmed": True}, False)],
+    ids=["the link takes nothing", "trimmed before the read", "trimmed after the read"],
+)
+def test_entries_that_are_not_sent_are_reported(parts, state, is_sent):
+    """Without the report the engine would wait for the read while the link lasts, and send the peer nothing."""
+    vars(parts).update(state)
+    parts.work_once()
+    assert (len(parts.sent), parts.reported) == (is_sent, [PEER])

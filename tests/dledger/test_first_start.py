@@ -1,4 +1,4 @@
-"""A first start that is cut short costs a node nothing; a directory that lost something comes back as another node."""
+"""A first start that is cut short loses nothing. A directory that lost a file comes back as another node."""
 
 import errno
 import uuid
@@ -8,7 +8,7 @@ import pytest
 from dledger.config import ReplicaConfig
 from dledger.errors import LostDirectoryError, StorageError
 from dledger.replica.boot import accept_loss
-from dledger.replica.opening import STARTED, Opened, identity_to_leave, open_directory, set_aside
+from dledger.replica.opening import STARTED, Opened, lost_directory_identity, open_directory, set_aside
 from dledger.store.disk import File, OsDisk
 from dledger.store.identity import Identity
 from dledger.types import HardState
@@ -17,7 +17,7 @@ SEGMENT_BYTES = 64 << 10
 
 
 class FailingDisk(OsDisk):
-    """Fails once it has made `lives` changes."""
+    """Disk that fails after `lives` changes."""
 
     def __init__(self, root: str, lives: int) -> None:
         super().__init__(root)
@@ -49,13 +49,18 @@ class FailingDisk(OsDisk):
 CONFIG = ReplicaConfig("c", "g", "n0", frozenset({"n0"}), segment_bytes=SEGMENT_BYTES)
 
 
+@pytest.fixture
+def disk(tmp_path) -> OsDisk:
+    return OsDisk(str(tmp_path))
+
+
 def mint() -> str:
     return uuid.uuid4().hex
 
 
 def come_back(disk: OsDisk) -> Identity:
-    """What a node does that lost something, once a leader has answered."""
-    return set_aside(disk, identity_to_leave(disk, CONFIG, mint), mint)
+    """Set the directory aside as a node does that lost a file, once a leader has answered."""
+    return set_aside(disk, lost_directory_identity(disk, CONFIG, mint), mint)
 
 
 def start(disk: OsDisk, *, bootstrap: bool = True) -> Opened:
@@ -79,32 +84,34 @@ def test_a_founder_whose_first_start_was_cut_short_is_still_a_voter(tmp_path, li
     assert not (tmp_path / "aside-0").exists()
 
 
-def test_a_bootstrap_that_comes_too_late_says_so(tmp_path):
-    assert not start(OsDisk(str(tmp_path)), bootstrap=False).notes
-    late = start(OsDisk(str(tmp_path)))
+def test_a_late_bootstrap_founds_nothing_and_says_so(disk):
+    assert not start(disk, bootstrap=False).notes
+    late = start(disk)
     assert late.identity.initial is None
     [note] = late.notes
     assert note.startswith("bootstrap founds nothing")
 
 
-def test_a_start_that_was_never_elected_keeps_its_incarnation(tmp_path):
-    first = start(OsDisk(str(tmp_path)))
-    second = start(OsDisk(str(tmp_path)))
-    assert second.identity == first.identity
+def test_a_start_that_was_never_elected_keeps_its_incarnation(disk, tmp_path):
+    assert start(disk).identity == start(disk).identity
     assert (tmp_path / STARTED).exists()
 
 
-@pytest.mark.parametrize("lost", ["raft/hardstate", "raft/mark", "identity"])
-def test_a_directory_that_lost_a_promise_stays_as_it_is_and_says_so(tmp_path, lost):
-    first = start(OsDisk(str(tmp_path)))
+@pytest.mark.parametrize(
+    ("lost", "text"),
+    [("raft/hardstate", "raft/hardstate"), ("raft/mark", "raft/mark"), ("identity", "(?=.*identity).*holds a log")],
+)
+def test_a_directory_that_lost_a_promise_is_refused_until_set_aside(disk, tmp_path, lost, text):
+    first = start(disk)
     for path in tmp_path.glob(f"{lost}*"):
         path.unlink()
     for _ in range(2):
-        with pytest.raises(LostDirectoryError, match=lost):
-            start(OsDisk(str(tmp_path)))
+        with pytest.raises(LostDirectoryError, match=text):
+            start(disk)
+        assert (tmp_path / "identity.json").exists() == (lost != "identity"), "a bootstrap founds nothing"
         assert not (tmp_path / "aside-0").exists()
-    left = come_back(OsDisk(str(tmp_path)))
-    second = start(OsDisk(str(tmp_path)), bootstrap=False)
+    left = come_back(disk)
+    second = start(disk, bootstrap=False)
     assert second.identity == left
     assert second.identity.incarnation != first.identity.incarnation
     assert second.identity.initial is None
@@ -112,38 +119,29 @@ def test_a_directory_that_lost_a_promise_stays_as_it_is_and_says_so(tmp_path, lo
     assert not second.notes
 
 
-def test_a_bootstrap_founds_nothing_in_a_directory_whose_identity_is_lost(tmp_path):
-    start(OsDisk(str(tmp_path)))
-    for path in tmp_path.glob("identity*"):
-        path.unlink()
-    with pytest.raises(LostDirectoryError, match="holds a log"):
-        start(OsDisk(str(tmp_path)), bootstrap=True)
-    assert not (tmp_path / "identity.json").exists()
-
-
-def test_a_directory_that_lost_its_mark_and_its_log_is_lost(tmp_path):
-    start(OsDisk(str(tmp_path)))
+def test_a_directory_that_lost_its_mark_and_its_log_is_lost(disk, tmp_path):
+    start(disk)
     (tmp_path / "raft/mark").unlink()
     for segment in (tmp_path / "commitlog").iterdir():
         segment.unlink()
-    accept_loss(OsDisk(str(tmp_path)))
+    accept_loss(disk)
     with pytest.raises(LostDirectoryError):
-        start(OsDisk(str(tmp_path)))
+        start(disk)
 
 
 @pytest.mark.parametrize("lives", range(16))
-def test_setting_a_log_aside_can_be_cut_short_anywhere(tmp_path, lives):
-    first = start(OsDisk(str(tmp_path)))
+def test_setting_a_log_aside_can_be_cut_short_anywhere(disk, tmp_path, lives):
+    first = start(disk)
     (tmp_path / "raft/mark").unlink()
     try:
         come_back(FailingDisk(str(tmp_path), lives))
-        start(OsDisk(str(tmp_path)))
+        start(disk)
     except (OSError, StorageError):
         try:
-            start(OsDisk(str(tmp_path)))
+            start(disk)
         except LostDirectoryError:
-            come_back(OsDisk(str(tmp_path)))
-    second = start(OsDisk(str(tmp_path)))
+            come_back(disk)
+    second = start(disk)
     assert second.identity.incarnation != first.identity.incarnation
     assert second.store.last_index == -1
     assert second.hard_state == HardState()

@@ -1,4 +1,4 @@
-"""A full disk is a state that ends: nothing fails because of it, and nobody has to help when there is space again."""
+"""A full disk is a temporary state: nothing fails, and the node continues by itself once there is space."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_group import DEADLINE_S, SECRET, SEGMENT_BYTES, Group, Journal, until
+from node_group import DEADLINE_S, Group, Journal, alone, leading, until
 
-from dledger import Node, NodeConfig
+from dledger import Node
 from dledger.consensus.peers import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import encode_command
@@ -22,9 +22,9 @@ from dledger.types import EntryMeta, Role
 
 
 class FullDisk:
-    """Lets a log find no space while `is_full`; `privileged` entries find some unless `is_reserve_gone`.
+    """Patch of logs that find no space while `is_full`. Privileged entries find some unless `is_reserve_gone`.
 
-    Logs in `spared` always find some.
+    Logs in `spared` always find space.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,12 +59,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
     return FullDisk(monkeypatch)
 
 
-def alone(directory: Path) -> NodeConfig:
-    return NodeConfig("c", "g", "n0", directory, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
-
-
 async def append_once_there_is_space(node: Node, body: bytes) -> None:
-    """Append again and again: a disk counts as full until a worker has found space there."""
+    """Append until it succeeds: a disk counts as full until a worker has found space there."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             with suppress(LogFullError):
@@ -73,7 +69,7 @@ async def append_once_there_is_space(node: Node, body: bytes) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_node_that_cannot_write_its_no_op_leads_once_it_can(tmp_path: Path, disk: FullDisk):
+async def test_a_node_without_space_for_its_no_op_leads_once_there_is_space(tmp_path: Path, disk: FullDisk):
     disk.is_full = disk.is_reserve_gone = True
     async with Node(alone(tmp_path), Journal()) as node:
         await until(lambda: disk.refusals >= 2)
@@ -86,8 +82,7 @@ async def test_a_node_that_cannot_write_its_no_op_leads_once_it_can(tmp_path: Pa
 
 
 async def test_appends_are_refused_and_commands_that_make_room_are_not(tmp_path: Path, disk: FullDisk):
-    async with Node(alone(tmp_path), Journal()) as node:
-        await until(lambda: node.is_ready)
+    async with leading(tmp_path) as node:
         await node.append(b"before")
         disk.is_full = True
         await until(lambda: node.status().refusal is not None)
@@ -101,29 +96,8 @@ async def test_appends_are_refused_and_commands_that_make_room_are_not(tmp_path:
         await append_once_there_is_space(node, b"after")
 
 
-async def test_what_waits_for_space_that_is_not_there_is_refused_as_what_comes_later(tmp_path: Path, disk: FullDisk):
-    """Nobody knew that the disk is full when it was taken: it is in no log, and its sender may try again."""
-    journal = Journal()
-    async with Node(alone(tmp_path), journal) as node:
-        await until(lambda: node.is_ready)
-        await node.append(b"before")
-        count = journal.count
-        disk.is_full = True
-        assert node.status().refusal is None
-        refused = await asyncio.gather(*[node.append(b"under way") for _ in range(3)], return_exceptions=True)
-        assert [type(error) for error in refused] == [LogFullError] * 3
-        assert "the disk of n0 is full" in str(refused[0])
-        disk.is_full = False
-        await append_once_there_is_space(node, b"after")
-        assert journal.count == count + 1
-
-
-async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leaving_the_outcome_open(
-    tmp_path: Path, disk: FullDisk
-):
-    group = Group(tmp_path)
-    await group.start()
-    try:
+async def test_a_leader_refuses_writes_while_the_disks_of_its_followers_are_full(tmp_path: Path, disk: FullDisk):
+    async with Group(tmp_path) as group:
         leader = await group.leader()
         await leader.append(b"before")
         disk.spared.append(leader.replica.store)
@@ -136,14 +110,12 @@ async def test_a_leader_whose_followers_disks_are_full_refuses_instead_of_leavin
         disk.is_full = False
         await until(lambda: all(peer.disk_used < DISK_FULL for peer in leader.status().peers), "word of space")
         await leader.append(b"after")
-    finally:
-        await group.stop()
 
 
-async def test_how_full_the_disk_is_is_looked_up_beside_the_event_loop_and_once_at_a_time(
+async def test_disk_usage_is_queried_off_the_event_loop_and_once_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A disk that hangs may hang there, too: the node goes on with what it knew."""
+    """A hanging disk may hang in this call too. The node then uses the last known value."""
     looks: list[bool] = []
     hangs, may_go_on = threading.Event(), threading.Event()
 
@@ -151,11 +123,10 @@ async def test_how_full_the_disk_is_is_looked_up_beside_the_event_loop_and_once_
         looks.append(threading.current_thread() is threading.main_thread())
         if hangs.is_set():
             may_go_on.wait(30)
-        return DiskSpace(50, 200) if may_go_on.is_set() else DiskSpace(20, 200)
+        return DiskSpace(50 << 30, 200 << 30) if may_go_on.is_set() else DiskSpace(20 << 30, 200 << 30)
 
-    monkeypatch.setattr(housekeeping, "LOOK_AT_DISK_S", 0.0)
-    async with Node(alone(tmp_path), Journal()) as node:
-        await until(lambda: node.is_ready, "a leader")
+    monkeypatch.setattr(housekeeping, "DISK_CHECK_INTERVAL_S", 0.0)
+    async with leading(tmp_path) as node:
         monkeypatch.setattr(OsDisk, "usage", usage)
         await until(lambda: node.status().disk_used == 900, "a look")
         hangs.set()
@@ -172,31 +143,26 @@ async def test_how_full_the_disk_is_is_looked_up_beside_the_event_loop_and_once_
     assert not any(looks)
 
 
-async def test_one_full_follower_does_not_stop_a_leader(tmp_path: Path, disk: FullDisk):
-    group = Group(tmp_path)
-    await group.start()
-    try:
+async def test_a_follower_with_a_full_disk_does_not_stop_the_leader(tmp_path: Path, disk: FullDisk):
+    async with Group(tmp_path) as group:
         leader = await group.leader()
         full = next(node for node in group.nodes.values() if node is not leader)
         disk.spared.extend(node.replica.store for node in group.nodes.values() if node is not full)
         disk.is_full = True
         await until(lambda: DISK_FULL in [peer.disk_used for peer in leader.status().peers], "word of the full disk")
         await leader.append(b"stored")
-    finally:
-        await group.stop()
 
 
 def writes_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of writes refused and taken."""
+    """Return the log lines about refused and accepted writes."""
     return [line for line in caplog.messages if "event=writes_" in line]
 
 
-async def test_an_operator_is_told_once_when_writes_begin_to_be_refused_and_once_when_they_go_on(
+async def test_the_begin_and_end_of_refused_writes_are_logged_once_each(
     tmp_path: Path, disk: FullDisk, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, logger="dledger")
-    async with Node(alone(tmp_path), Journal()) as node:
-        await until(lambda: node.is_ready)
+    async with leading(tmp_path) as node:
         await node.append(b"before")
         assert node.status().refusal is None
         disk.is_full = True
@@ -207,7 +173,7 @@ async def test_an_operator_is_told_once_when_writes_begin_to_be_refused_and_once
         assert f"the disk of n0 is full: the file system of {tmp_path} has no space" in str(refused.value)
         assert "make room there" in str(refused.value)
         looks = disk.refusals
-        await until(lambda: disk.refusals >= looks + 6)  # it looks again and again, and says nothing more
+        await until(lambda: disk.refusals >= looks + 6)  # it looks again and again, and logs nothing more
         assert [line.split()[:3] for line in writes_lines(caplog)] == [
             ["node=n0", "event=writes_refused", "reason='the"]
         ]
@@ -217,12 +183,10 @@ async def test_an_operator_is_told_once_when_writes_begin_to_be_refused_and_once
         assert [line.split()[1] for line in writes_lines(caplog)] == ["event=writes_refused", "event=writes_taken"]
 
 
-async def test_a_leader_says_whose_disks_are_full_and_a_full_follower_that_its_own_is(
+async def test_the_refusal_names_the_full_disks_at_the_leader_and_at_followers(
     tmp_path: Path, disk: FullDisk, caplog: pytest.LogCaptureFixture
 ):
-    group = Group(tmp_path)
-    await group.start()
-    try:
+    async with Group(tmp_path) as group:
         leader = await group.leader()
         await leader.append(b"before")
         disk.spared.append(leader.replica.store)
@@ -237,5 +201,87 @@ async def test_a_leader_says_whose_disks_are_full_and_a_full_follower_that_its_o
         disk.is_full = False
         await until(lambda: all(node.status().refusal is None for node in group.nodes.values()), "word of space")
         assert {line.split()[0] for line in writes_lines(caplog)} == {"node=n0", "node=n1", "node=n2"}
-    finally:
-        await group.stop()
+
+
+class Usage:
+    """Patch of the file systems' free and total space, in MiB. Those of `spared` logs have plenty."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free, self.total = 900, 1000
+        self.spared: list[LogStore] = []
+
+        def usage(disk: OsDisk, _path: str) -> DiskSpace:
+            plenty = any(log._disk is disk for log in self.spared)
+            return DiskSpace(900 << 20 if plenty else self.free << 20, self.total << 20)
+
+        monkeypatch.setattr(OsDisk, "usage", usage)
+        monkeypatch.setattr(housekeeping, "DISK_CHECK_INTERVAL_S", 0.0)
+
+
+async def makes_room(node: Node) -> None:
+    """Store a record and a command that make room."""
+    applied = node.applied_index
+    node.stage(5, lambda _: (b"moved",), privileged=True)
+    node.stage(0, None, commands=encode_command(16, b""), privileged=True)
+    await until(lambda: node.applied_index >= applied + 2, "both are applied")
+
+
+async def test_sends_leave_the_disk_reserve_to_units_that_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    usage = Usage(monkeypatch)
+    node = Node(alone(tmp_path), Journal())
+    node.watch_disk(lambda: 0.75, lambda: 8 << 20)
+    async with node:
+        await until(lambda: node.is_ready, "a leader")
+        await node.append(b"taken")
+        usage.free = 20
+        await until(lambda: node.status().disk_warning is not None, "a warning")
+        await node.append(b"taken above the watermark")
+        usage.free = 7
+        await until(lambda: node.status().refusal is not None, "a refusal")
+        with pytest.raises(LogFullError, match="beside what is kept for trims, snapshots and messages that"):
+            await node.append(b"refused")
+        await makes_room(node)
+        usage.free = 20
+        await until(lambda: node.status().refusal is None, "it heals by itself")
+        await node.append(b"taken again")
+
+
+async def test_followers_short_of_space_store_units_that_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    usage = Usage(monkeypatch)
+    async with Group(tmp_path) as group:
+        for node in group.nodes.values():
+            node.watch_disk(lambda: 0.75, lambda: 8 << 20)
+        leader = await group.leader()
+        await leader.append(b"before")
+        usage.spared.append(leader.replica.store)
+        usage.free = 1
+        await until(lambda: all(peer.disk_used == DISK_FULL for peer in leader.status().peers), "word of both disks")
+        with pytest.raises(LogFullError, match=r"disks of n., n. are full, so that too few of 3 nodes"):
+            await leader.append(b"refused")
+        await makes_room(leader)
+        usage.free = 900
+        await until(lambda: all(peer.disk_used < DISK_FULL for peer in leader.status().peers), "word of space")
+        await leader.append(b"after")
+
+
+async def test_crossing_the_disk_watermark_is_logged_once_in_each_direction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, logger="dledger")
+    usage = Usage(monkeypatch)
+    node = Node(alone(tmp_path), Journal())
+    node.watch_disk(lambda: 0.75, lambda: 0)
+    async with node:
+        await until(lambda: node.is_ready, "a leader")
+        assert node.status().disk_warning is None
+        for free in (240, 200, 252, 240):
+            usage.free = free
+            await until(lambda free=free: node.disk_space == DiskSpace(free << 20, 1000 << 20), "a look")
+        warning = node.status().disk_warning
+        assert warning is not None
+        assert "the disk of n0 is 76% full, above disk_max_used_ratio = 0.75" in warning
+        assert "has 240 MiB left; make room there" in warning
+        usage.free = 300
+        await until(lambda: node.status().disk_warning is None, "the end of the warning")
+    events = [line.split()[1] for line in caplog.messages if "event=disk_" in line]
+    assert events == ["event=disk_above_watermark", "event=disk_below_watermark"]

@@ -1,4 +1,4 @@
-"""One format of log lines, whatever the process and whoever logs."""
+"""All processes and loggers write log lines in one format."""
 
 import json
 import logging
@@ -7,13 +7,13 @@ import threading
 import time
 
 import pytest
-from node_group import SECRET, SEGMENT_BYTES, Journal, until
+from node_group import leading
 
-from dledger import Node, NodeConfig, log_writer
-from dledger.log_writer import LogWriter
-from dledger.logs import STDOUT, LogFormatter, announce, open_log, set_levels
 from dledger.replica.roster import Roster
 from dledger.types import Membership, ReplicaId
+from dledger_base import log_writer
+from dledger_base.log_writer import LogWriter
+from dledger_base.logs import STDOUT, LogFormatter, announce, open_log, set_levels
 
 
 def record(message: str, *arguments: object, exc_info: object = None) -> logging.LogRecord:
@@ -35,6 +35,7 @@ START = "2025-11-25T14:32:35.559Z level=WARNING logger=dledger.node"
         ("event=odd then words key=1", (), "node=n0 event=odd then words key=1", {"text": "then words", "key": 1}),
         ("a library says %s", ("event",), "node=n0 event=message text='a library says event'", None),
         ("event=two lines=%s", ("a\nb",), "node=n0 event=two lines='a\\nb'", {"lines": "a\nb"}),
+        ("event=x group=%s", ("\x1b[2J\u202e",), "node=n0 event=x group='\\x1b[2J\\u202e'", {"group": "\x1b[2J\u202e"}),
         (
             "event=topic_deleted topic=%s share=%.2f%% cluster=%s",
             ("T event=failed node=n9", 0.5, "it's"),
@@ -70,7 +71,7 @@ def test_a_traceback_follows_the_line_and_is_one_field_of_json():
     )
 
 
-def test_it_goes_to_a_file_that_is_made_or_to_standard_output(tmp_path, capsys):
+def test_the_log_goes_to_a_created_file_or_to_standard_output(tmp_path, capsys):
     handler = LogWriter(LogFormatter("text", "n0")).write_to(open_log(tmp_path / "logs" / "n0.log"))
     handler.emit(record("event=ready"))
     handler.close()
@@ -81,8 +82,20 @@ def test_it_goes_to_a_file_that_is_made_or_to_standard_output(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["event"] == "ready"
 
 
+def test_a_file_that_was_moved_or_removed_is_opened_again(tmp_path):
+    path, moved = tmp_path / "n0.log", tmp_path / "n0.log-20261129"
+    handler = open_log(path)
+    handler.emit(record("event=first"))
+    path.rename(moved)
+    handler.emit(record("event=second"))
+    path.unlink()
+    handler.emit(record("event=third"))
+    handler.close()
+    assert (moved.read_text(), path.read_text()) == ("event=first\n", "event=third\n")
+
+
 class Stalled(logging.Handler):
-    """A file on a disk that stands still until it is told to go on."""
+    """Handler whose disk hangs until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +107,7 @@ class Stalled(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_who_logs_does_not_wait_for_a_disk_that_stands_still_and_all_is_written_in_the_end():
+def test_logging_does_not_wait_for_a_stalled_disk_and_loses_no_line():
     disk = Stalled()
     writer = LogWriter(logging.Formatter()).write_to(disk)
     for number in range(100):
@@ -106,7 +119,7 @@ def test_who_logs_does_not_wait_for_a_disk_that_stands_still_and_all_is_written_
     assert disk.lines == [f"event=line number={number}" for number in range(100)]
 
 
-def test_what_is_logged_before_it_is_known_where_to_comes_first_and_has_a_limit(monkeypatch):
+def test_lines_logged_before_the_destination_is_known_come_first_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 2)
     writer, disk = LogWriter(logging.Formatter()), Stalled()
     disk.go_on.set()
@@ -119,7 +132,7 @@ def test_what_is_logged_before_it_is_known_where_to_comes_first_and_has_a_limit(
     writer.close()
     early = ["event=early number=0", "event=early number=1"]
     assert disk.lines == [*early, "event=log_lines_lost lines=3", "event=later"]
-    LogWriter(logging.Formatter()).close()  # a process that ended before it knew
+    LogWriter(logging.Formatter()).close()  # a process that ended before it configured logging
 
 
 def test_lines_that_a_standing_disk_leaves_no_room_for_are_counted_in_the_log(monkeypatch):
@@ -133,7 +146,7 @@ def test_lines_that_a_standing_disk_leaves_no_room_for_are_counted_in_the_log(mo
         time.sleep(0.001)
     writer.handle(record("event=back"))
     writer.close()
-    # The thread may take its first line between two others: what was lost before is told in its place then.
+    # The thread may write its first line between two others. The losses before it are then reported there.
     told = [int(line.rpartition("=")[2]) for line in disk.lines if line.startswith("event=log_lines_lost")]
     kept = [line for line in disk.lines if line.startswith("event=line")]
     assert disk.lines[-2:] == [f"event=log_lines_lost lines={told[-1]}", "event=back"]
@@ -154,13 +167,11 @@ def test_a_full_disk_behind_standard_output_ends_nothing(monkeypatch):
 
 async def test_a_node_says_which_role_it_has(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="dledger")
-    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
-    async with Node(config, Journal()) as node:
-        await until(lambda: node.is_ready)
+    async with leading(tmp_path) as node:
         assert f"node=n0 event=role role=leader term={node.term} leader=n0" in caplog.messages
 
 
-def test_members_that_come_are_promoted_and_go_are_told(caplog):
+def test_added_promoted_demoted_and_removed_members_are_logged(caplog):
     caplog.set_level(logging.INFO, logger="dledger")
     a, b, other_b = ReplicaId("a", "1"), ReplicaId("b", "1"), ReplicaId("b", "2")
     roster = Roster("a", Membership((a,)))
@@ -171,7 +182,7 @@ def test_members_that_come_are_promoted_and_go_are_told(caplog):
         Membership((a,), (b,)),
         Membership((a,), (other_b,)),
     ):
-        roster.changed(membership)
+        roster.note_changed(membership)
     assert [" ".join(line.split()[1:4]) for line in caplog.messages] == [
         "event=learner_added member=b incarnation=1",
         "event=learner_promoted member=b incarnation=1",
@@ -191,7 +202,7 @@ def levels_as_before():
 
 
 @pytest.mark.usefixtures("levels_as_before")
-def test_a_logger_has_the_level_of_the_nearest_one_that_is_named_else_that_of_all():
+def test_a_logger_has_the_level_of_its_nearest_configured_ancestor():
     set_levels("WARNING", {"levels": "DEBUG", "levels.quiet": "ERROR"})
     enabled = {
         name: logging.getLogger(name).getEffectiveLevel()

@@ -1,4 +1,4 @@
-"""Disk work on an event loop is found, and nothing else is."""
+"""The guard finds disk work on an event loop, and nothing else."""
 
 import asyncio
 from collections.abc import Generator
@@ -6,30 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from dledger import loop_guard
 from dledger.environment import BACKGROUND, AsyncioEnvironment, called_back
-from dledger.loop_guard import DiskWorkOnLoopError, as_worker, excepted
 from dledger.store.disk import Disk, File, OsDisk
 from dledger.testing.disk import SimDisk
+from dledger_base import loop_guard
+from dledger_base.loop_guard import DiskWorkOnLoopError, as_worker, excepted
 
 BLOCKING = (
-    "open",
-    "listdir",
-    "exists",
-    "stat",
-    "mkdir",
-    "rename",
-    "unlink",
-    "rmtree",
-    "sync_dir",
-    "usage",
-    "pread",
-    "datasync",
-    "reserve",
-    "truncate",
-    "close",
-    "pwrite",
-)
+    "open", "listdir", "exists", "stat", "mkdir", "rename", "unlink", "rmtree", "sync_dir", "usage", "pread",
+    "datasync", "reserve", "truncate", "close", "pwrite",
+)  # fmt: skip
 
 
 @pytest.fixture(params=["real", "simulated"])
@@ -39,7 +25,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
 
 @pytest.fixture(autouse=True)
 def refusals_are_meant(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(loop_guard, "_tolerated", None)
+    monkeypatch.setattr(loop_guard, "_is_tolerated", None)
     yield
     loop_guard.violations.clear()
 
@@ -78,7 +64,7 @@ def test_disk_work_on_a_loop_is_refused_before_it_begins(disk: Disk, operation: 
 
 
 @pytest.mark.parametrize("path", ["commitlog/00000000000000000000", "raft/mark", "raft/commit"])
-def test_a_loop_may_write_entries_and_read_what_is_in_memory(disk: Disk, path: str) -> None:
+def test_an_event_loop_may_write_entries_and_read_without_blocking(disk: Disk, path: str) -> None:
     file = opened(disk, path)
 
     async def on_loop() -> None:
@@ -127,5 +113,5 @@ def test_real_loops_are_watched_only_where_that_is_asked_for(tmp_path: Path, mon
         with loop_guard.watched(), pytest.raises(DiskWorkOnLoopError):
             disk.listdir(".")
 
-    monkeypatch.setattr(loop_guard, "_watching", False)
+    monkeypatch.setattr(loop_guard, "_is_watching", False)
     asyncio.run(on_loop())

@@ -1,4 +1,4 @@
-"""What held the event loop is counted by part of the node, and the longest of it is told while it is news."""
+"""Holds of the event loop are counted by part of the node. The longest recent hold is logged."""
 
 import asyncio
 import gc
@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from node_group import SECRET, SEGMENT_BYTES, Journal, until
+from node_group import leading, until
 
-from dledger import Node, NodeConfig
 from dledger.environment import COLD, MAX_COLD_BACKLOG, AsyncioEnvironment
 from dledger.errors import BusyError
-from dledger.loop_holds import (
+from dledger.replica.lateness import BOUNDS_S, TimedLoop
+from dledger_base.loop_holds import (
     APPLY,
     COLLECTION,
     LONGEST_WINDOW_S,
@@ -24,11 +24,12 @@ from dledger.loop_holds import (
     UNKNOWN,
     Held,
     LoopHolds,
-)
+)  # fmt: skip
+from dledger_broker.testing import FakeEnvironment
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """Clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -83,7 +84,7 @@ def test_work_that_ends_with_an_exception_is_counted_too(clock: Clock, holds: Lo
     assert holds.held() == [Held(APPLY, 1, 1.0, 1.0), Held(TICK, 2, 2.0, 2.0)]
 
 
-def test_the_longest_work_is_forgotten_when_it_is_old(clock: Clock, holds: LoopHolds):
+def test_the_longest_hold_is_forgotten_after_its_window(clock: Clock, holds: LoopHolds):
     with holds.part(APPLY):
         clock.now += 3.0
     clock.now = LONGEST_WINDOW_S
@@ -102,7 +103,7 @@ def test_the_longest_work_is_forgotten_when_it_is_old(clock: Clock, holds: LoopH
     assert holds.held() == [Held(APPLY, 2, 4.0, 0.0)]
 
 
-def test_collections_are_counted_on_whichever_thread(holds: LoopHolds):
+def test_garbage_collections_are_counted_on_every_thread(holds: LoopHolds):
     holds.begin()
     try:
         gc.collect()
@@ -142,7 +143,7 @@ async def test_work_that_is_put_off_counts_for_its_module(clock: Clock, holds: L
     assert held == {__name__.rpartition(".")[2]: (1, 0.0), UNKNOWN: (1, 0.0)}
 
 
-async def test_what_a_full_lane_refuses_counts_as_a_result(clock: Clock, holds: LoopHolds):
+async def test_a_refusal_by_a_full_lane_counts_as_a_result(clock: Clock, holds: LoopHolds):
     environment = AsyncioEnvironment(asyncio.get_running_loop(), holds)
     told = asyncio.get_running_loop().create_future()
     release = threading.Event()
@@ -160,13 +161,43 @@ async def test_what_a_full_lane_refuses_counts_as_a_result(clock: Clock, holds: 
     environment.close()
 
 
-async def test_a_node_tells_what_held_its_loop(tmp_path: Path):
-    config = NodeConfig("c", "g", "n0", tmp_path, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
+async def test_a_node_reports_the_work_that_held_its_event_loop(tmp_path: Path):
     callbacks = list(gc.callbacks)
-    async with Node(config, Journal()) as node:
-        await until(lambda: node.is_ready, "a leader")
+    async with leading(tmp_path) as node:
         await node.append(b"some bytes")
         held = node.status().loop_held
         assert {PROPOSE, SYNC, APPLY} <= {found.part for found in held}
         assert all(found.times > 0 and found.seconds >= 0 for found in held)
+        counted = node.status().loop_late.at_most[-1]
+        await until(lambda: node.status().loop_late.at_most[-1] > counted + 2, "ticks, each of which is counted")
     assert gc.callbacks == callbacks
+
+
+class Late(FakeEnvironment):
+    """Environment whose timers fire late."""
+
+    def hold(self, seconds: float) -> None:
+        """Let time pass without any call."""
+        self._now += seconds
+
+
+def test_timers_are_counted_by_how_late_they_fire():
+    env = Late()
+    timed = TimedLoop(env)
+    fired = []
+    for late_s in (0.0, 0.0, 0.001, 0.004, 0.3, 1.5, 60.0):
+        timed.call_later(0.05, lambda: fired.append(env.now()))
+        env.hold(0.05 + late_s)
+        env.advance(0.0)
+    assert len(fired) == 7
+    found = timed.lateness()
+    assert dict(zip(BOUNDS_S, found.at_most, strict=False)) == {
+        0.001: 2,
+        0.005: 4,
+        0.02: 4,
+        0.1: 4,
+        0.5: 5,
+        1.0: 5,
+        5.0: 6,
+    }
+    assert (found.at_most[-1], round(found.seconds, 3)) == (7, 61.805)

@@ -1,20 +1,20 @@
-"""Promises of a replica that rot: one copy is written anew, and a node that lost both comes back empty, but only while
-a leader that lists it answers."""
+"""A replica's promises can rot. One rotten copy is written again from the other.
+
+A node that lost both copies comes back empty, but only while a leader that lists it as a member answers.
+"""
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from node_group import Group, Journal, has_trimmed, until
+from node_group import Group, Journal, until
 
 from dledger import Node
 from dledger.errors import LostDirectoryError
-from dledger.loop_guard import excepted
-from dledger.replica import joining
 from dledger.replica.boot import accept_loss
 from dledger.store.disk import OsDisk
 from dledger.store.hardstate import HardStateFile
@@ -24,27 +24,22 @@ from dledger.store.scan import header_at
 from dledger.store.segments import DIRECTORY, list_positions, segment_path
 from dledger.store.slots import SLOT_SPACING_BYTES, SlotFile
 from dledger.store.snapshots import SnapshotStore
-from dledger.store.verify import compare, verify
+from dledger.store.verify import verify
+from dledger_base.loop_guard import excepted
 
 MARK, HARD_STATE, RESET = "raft/mark", "raft/hardstate", "raft/reset"
 IDENTITY, IDENTITY_COPY = "identity.json", "identity.copy.json"
 IN_THE_META, IN_THE_LAST_CHUNK, IN_THE_FOOTER = 30, -26, -3
 
 
-@pytest.fixture(autouse=True)
-def soon_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "REPLACE_AFTER_S", 0.5)
+pytestmark = pytest.mark.usefixtures("soon_replaced")
 
 
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    group = Group(tmp_path)
-    yield group
-    await group.stop()
-
-
-def flip(path: Path, byte: int) -> None:
-    """One bit of a file rots."""
+def flip(path: Path, byte: int | None) -> None:
+    """Flip one bit of a file, or remove it."""
+    if byte is None:
+        path.unlink()
+        return
     data = bytearray(path.read_bytes())
     data[byte] ^= 0x04
     path.write_bytes(data)
@@ -85,12 +80,12 @@ def rot_heads_of_snapshots(home: Path) -> None:
 
 
 def first_position(home: Path) -> int:
-    """Where the log begins."""
+    """Return the position at which the log begins."""
     return list_positions(OsDisk(str(home)), DIRECTORY)[0]
 
 
 def lose_first_segment(home: Path) -> None:
-    """Nothing is left that tells which entry the log begins with."""
+    """Remove everything that names the log's first entry."""
     first = first_position(home)
     shutil.rmtree(home / "snapshots")
     (home / "index" / f"{first:020d}").unlink()
@@ -99,7 +94,7 @@ def lose_first_segment(home: Path) -> None:
 
 
 def rot_reset(home: Path) -> None:
-    """A snapshot was to replace the log, and which one cannot be read."""
+    """Make the intent of a reset unreadable, so that the snapshot that was to replace the log is not known."""
     (home / RESET).write_bytes(b"\xc1")
 
 
@@ -112,12 +107,12 @@ def set_mark(home: Path, change: Callable[[MarkValue], MarkValue]) -> None:
 
 
 def contradict_mark(home: Path) -> None:
-    """The log has another entry where it is marked as durable."""
+    """Put another entry's chain crc into the durable mark."""
     set_mark(home, lambda value: replace(value, chain=value.chain ^ 1))
 
 
 def raise_mark(home: Path) -> None:
-    """The log ends below what is marked as durable."""
+    """Raise the durable mark above the end of the log."""
     first = first_position(home)
     set_mark(home, lambda value: replace(value, position=first, index=value.index + 1000))
 
@@ -125,8 +120,9 @@ def raise_mark(home: Path) -> None:
 LOSSES = [rot_mark, rot_hard_state, rot_identity, lose_identity, rot_snapshots, rot_heads_of_snapshots]
 
 
-async def trimmed(group: Group) -> None:
-    """Have everybody's log begin at its only snapshot."""
+async def trimmed(group: Group, **changes: object) -> None:
+    """Start a group, and trim every node's log to its only snapshot."""
+    await group.start(**changes)
     await group.append_until_trimmable(1)
     position = group.trim_candidates()[-1]
     assert (await group.leader()).trim(position)
@@ -135,15 +131,10 @@ async def trimmed(group: Group) -> None:
 
 
 def begins_at(home: Path, position: int) -> bool:
-    """Whether nothing is left of what a trim to a position has dropped."""
+    """Return whether all files below a position are gone."""
     snapshots = [int(path.name) for path in (home / "snapshots").iterdir()]
     segments = [int(path.name) for path in (home / "commitlog").iterdir() if path.name.isdigit()]
     return snapshots == [position] == [min(segments)]
-
-
-async def follower(group: Group) -> str:
-    leader = await group.leader()
-    return next(node_id for node_id, node in group.nodes.items() if node is not leader)
 
 
 def incarnation(group: Group, node_id: str) -> str:
@@ -151,19 +142,13 @@ def incarnation(group: Group, node_id: str) -> str:
 
 
 def is_whole(group: Group) -> bool:
-    """Three voters, all of them the ones that run."""
+    """Return whether the group has three voters and all of them run."""
     running = {node.replica.me for node in group.nodes.values()}
     return all(set(node.membership.voters) == running for node in group.nodes.values())
 
 
-def assert_equal_and_whole(group: Group) -> None:
-    reports = group.verified()
-    assert [report.problems for report in reports] == [[], [], []]
-    assert compare(reports).equal
-
-
 def read_log(group: Group, node_id: str) -> list[tuple[str, bytes]]:
-    """The segments that hold entries, without the space behind the end."""
+    """Return the content of the segments that hold entries, without the unused space at the end."""
     disk = OsDisk(str(group.home(node_id)))
     starts = [
         start for start in list_positions(disk, DIRECTORY) if header_at(disk.open(segment_path(start)), start, start)
@@ -173,7 +158,7 @@ def read_log(group: Group, node_id: str) -> list[tuple[str, bytes]]:
 
 
 class Starting:
-    """A node whose start may wait."""
+    """Node whose start may have to wait."""
 
     def __init__(self, group: Group, node_id: str) -> None:
         self.machine = group.machines[node_id] = Journal()
@@ -193,9 +178,8 @@ class Starting:
 
 @pytest.mark.parametrize("lose", LOSSES)
 async def test_a_node_that_lost_something_comes_back_from_its_peers(group: Group, lose: Callable[[Path], None]):
-    await group.start()
     await trimmed(group)
-    victim = await follower(group)
+    victim = await group.follower()
     before = incarnation(group, victim)
     await group.stop(victim)
     lose(group.home(victim))
@@ -203,18 +187,15 @@ async def test_a_node_that_lost_something_comes_back_from_its_peers(group: Group
     assert group.nodes[victim].replica.me.incarnation != before
     await until(partial(is_whole, group), "the node is a voter again")
     await group.append(5)
-    await group.settled()
-    assert group.same_state()
+    await group.agrees()
     assert (group.home(victim) / "aside-0" / "commitlog").is_dir()
-    await group.stop()
-    assert_equal_and_whole(group)
+    await group.ends_equal_and_whole()
 
 
 @pytest.mark.parametrize("lose", LOSSES)
 async def test_a_node_that_lost_something_waits_while_no_leader_answers(group: Group, lose: Callable[[Path], None]):
-    await group.start()
     await trimmed(group)
-    victim = await follower(group)
+    victim = await group.follower()
     await group.stop()
     lose(group.home(victim))
     log = read_log(group, victim)
@@ -233,8 +214,7 @@ async def test_a_node_that_lost_something_waits_while_no_leader_answers(group: G
         await starting.task
         group.nodes[victim] = starting.node
         await until(partial(is_whole, group), "the node is a voter again")
-        await group.settled()
-        assert group.same_state()
+        await group.agrees()
     finally:
         await starting.cancel()
 
@@ -253,11 +233,10 @@ async def test_a_node_that_lost_something_waits_while_no_leader_answers(group: G
         (rot_reset, RESET, "delete this node's raft/reset"),
     ],
 )
-async def test_a_groups_only_voter_ends_and_says_what_is_lost_and_what_can_be_done(
+async def test_the_only_voter_of_a_group_refuses_a_lossy_start_with_a_remedy(
     tmp_path: Path, lose: Callable[[Path], None], file: str, remedy: str
 ):
     group = Group(tmp_path, count=1)
-    await group.start()
     await trimmed(group)
     await group.stop()
     home = group.home("n0")
@@ -274,7 +253,6 @@ async def test_a_groups_only_voter_ends_and_says_what_is_lost_and_what_can_be_do
 
 async def test_an_operator_lets_a_node_go_on_with_a_log_that_its_mark_contradicts(tmp_path: Path):
     group = Group(tmp_path, count=1)
-    await group.start()
     await trimmed(group)
     count = group.machines["n0"].count
     await group.stop()
@@ -291,13 +269,11 @@ async def test_an_operator_lets_a_node_go_on_with_a_log_that_its_mark_contradict
     await group.stop()
 
 
-async def test_a_founder_whose_peers_are_learners_is_told_by_them_that_nobody_else_votes(tmp_path: Path):
-    """Whoever else the configuration names: the group's members say who decides."""
+async def test_a_founder_learns_from_learners_that_no_other_node_votes(tmp_path: Path):
+    """The members of the group name the voters. Other nodes in the configuration do not count."""
     group = Group(tmp_path, count=1)
-    learner = Group(tmp_path / "others", count=1)
-    address = learner.addresses["n0"]
-    await group.start()
-    await group.append(5)
+    address = Group(tmp_path / "others", count=1).addresses["n0"]
+    await group.start_with(5)
     await group.stop()
     rot_mark(group.home("n0"))
     home = tmp_path / "n1"
@@ -306,20 +282,14 @@ async def test_a_founder_whose_peers_are_learners_is_told_by_them_that_nobody_el
     assert founder is not None
     write_identity(OsDisk(str(home)), Identity(1, "c", "g", "n1", "b" * 32, founder.segment_bytes, founder.initial))
     config = group.config("n0")
-    other = Node(
-        replace(config, node_id="n1", data_dir=home, bind=address, peers={"n0": group.addresses["n0"]}), Journal()
-    )
-    await other.start()
-    try:
+    others = replace(config, node_id="n1", data_dir=home, bind=address, peers={"n0": group.addresses["n0"]})
+    async with Node(others, Journal()):
         with pytest.raises(LostDirectoryError, match="group's only voter"):
             await Node(replace(config, peers={"n1": address}), Journal()).start()
-    finally:
-        await other.stop()
 
 
 @pytest.mark.parametrize("lose", LOSSES)
 async def test_two_of_three_wait_for_an_operator(group: Group, lose: Callable[[Path], None]):
-    await group.start()
     await trimmed(group)
     await group.stop()
     for node_id in ("n0", "n1"):
@@ -342,8 +312,7 @@ async def test_two_of_three_wait_for_an_operator(group: Group, lose: Callable[[P
 
 
 @pytest.mark.parametrize("lose", [rot_mark, rot_hard_state])
-async def test_an_operator_lets_two_of_three_go_on_with_their_logs(group: Group, lose: Callable[[Path], None]):
-    await group.start()
+async def test_an_operator_can_accept_the_losses_of_two_of_three_nodes(group: Group, lose: Callable[[Path], None]):
     await trimmed(group)
     before = {node_id: incarnation(group, node_id) for node_id in group.ids}
     digest = group.machines["n0"].digest()
@@ -359,14 +328,13 @@ async def test_an_operator_lets_two_of_three_go_on_with_their_logs(group: Group,
     assert {node_id: incarnation(group, node_id) for node_id in group.ids} == before
     await group.append(5)
     await group.settled()
-    await group.stop()
-    assert_equal_and_whole(group)
+    await group.ends_equal_and_whole()
     await group.start()
     await group.settled()
 
 
 async def test_a_loss_is_not_accepted_for_a_node_without_a_log(group: Group):
-    """It would help to elect another such."""
+    """With an accepted loss, this empty node could help to elect another empty node."""
     await group.start()
     await group.append(5)
     await group.stop()
@@ -381,8 +349,7 @@ async def test_a_loss_is_not_accepted_for_a_node_without_a_log(group: Group):
 
 
 async def test_an_operator_gives_nodes_a_copy_of_a_whole_nodes_log(group: Group):
-    """What the text says can be done where the only snapshots of two nodes have rotted."""
-    await group.start()
+    """The operator's instructions work if the only snapshots of two nodes have rotted."""
     await trimmed(group)
     await group.settled()
     count = group.machines["n0"].count
@@ -397,46 +364,59 @@ async def test_an_operator_gives_nodes_a_copy_of_a_whole_nodes_log(group: Group)
     await group.start()
     await group.settled()
     assert group.machines["n0"].count == count
-    await group.stop()
-    assert_equal_and_whole(group)
+    await group.ends_equal_and_whole()
 
 
-async def test_a_rotten_snapshot_costs_nothing_where_the_log_reaches_back(group: Group):
+ROTTEN = {
+    "all, and the log reaches back": (2, None, None, IN_THE_LAST_CHUNK),
+    "the newest": (3, 0, -1, IN_THE_LAST_CHUNK),
+    "the meta of the first": (3, 0, 0, IN_THE_META),
+    "the footer of the first": (3, 0, 0, IN_THE_FOOTER),
+    "the first is gone": (3, 0, 0, None),
+}
+"""Number of snapshots, the one to which the log is trimmed, the one that is lost (None: all), and the rotten byte."""
+
+
+@pytest.mark.parametrize(("count", "first", "rotten", "byte"), ROTTEN.values(), ids=ROTTEN)
+async def test_a_log_whose_first_snapshot_is_lost_loses_nothing_if_a_later_one_is_whole(
+    group: Group, count: int, first: int | None, rotten: int | None, byte: int | None
+):
+    """Nor does a log lose anything whose newest snapshot rotted, or that reaches back to its beginning."""
     await group.start()
-    await group.append_until_trimmable(2)
+    await group.append_until_trimmable(count)
+    oldest = 0
+    if first is not None:
+        oldest = group.trim_candidates()[first]
+        await group.trim(oldest)
     await group.settled()
-    victim = await follower(group)
+    victim = await group.follower()
     before = incarnation(group, victim)
     await group.stop(victim)
-    rot_snapshots(group.home(victim))
+    paths = sorted((group.home(victim) / "snapshots").iterdir())
+    for path in paths if rotten is None else [paths[rotten]]:
+        flip(path, byte)
     await group.start(victim)
-    await group.settled()
+    await group.agrees()
     assert group.nodes[victim].replica.me.incarnation == before
-    assert group.same_state()
+    assert group.nodes[victim].first_position == oldest
     await until(lambda: group.nodes[victim].status().rotten_snapshots == 0, "its snapshots are whole again")
-    await group.stop()
-    assert_equal_and_whole(group)
+    await group.ends_equal_and_whole()
+    assert {first_position(group.home(node_id)) for node_id in group.ids} == {oldest}
 
 
-async def test_a_node_begins_at_an_older_snapshot_if_the_newest_has_rotted(group: Group):
-    await group.start()
-    await group.append_until_trimmable(3)
-    oldest = group.trim_candidates()[0]
-    assert (await group.leader()).trim(oldest)
-    await until(lambda: all(has_trimmed(node, oldest) for node in group.nodes.values()), "all have trimmed")
-    await group.settled()
-    victim = await follower(group)
-    before = incarnation(group, victim)
-    await group.stop(victim)
-    newest = max((group.home(victim) / "snapshots").iterdir())
-    flip(newest, IN_THE_LAST_CHUNK)
-    await group.start(victim)
-    await group.settled()
-    assert group.nodes[victim].replica.me.incarnation == before
-    assert group.same_state()
-    await until(lambda: group.nodes[victim].status().rotten_snapshots == 0, "its snapshots are whole again")
-    await group.stop()
-    assert_equal_and_whole(group)
+@pytest.mark.parametrize("byte", [IN_THE_META, None])
+async def test_a_node_without_peers_keeps_its_log_if_its_first_snapshot_is_lost(tmp_path: Path, byte: int | None):
+    async with Group(tmp_path, count=1) as group:
+        await group.append_until_trimmable(3)
+        oldest = group.trim_candidates()[0]
+        await group.trim(oldest)
+        await group.stop()
+        kept = group.metas("n0")
+        flip(group.home("n0") / "snapshots" / f"{oldest:020d}", byte)
+        await group.start()
+        await group.append(1)
+        assert group.nodes["n0"].first_position == oldest
+    assert group.metas("n0")[: len(kept)] == kept
 
 
 def copies_are_whole(group: Group, node_id: str) -> bool:
@@ -451,9 +431,8 @@ def copies_are_whole(group: Group, node_id: str) -> bool:
             return False
     files = [group.home(node_id) / name for name in (IDENTITY, IDENTITY_COPY)]
     identities = {file.read_bytes() for file in files if file.exists()}
-    return (
-        all(file.exists() for file in files) and len(identities) == 1 and read_identity(disk) == node.replica.identity
-    )
+    mine = node.replica.own_group.directory
+    return all(file.exists() for file in files) and len(identities) == 1 and read_identity(disk) == mine
 
 
 ONE_COPY = {
@@ -468,10 +447,8 @@ ONE_COPY = {
 
 
 @pytest.mark.parametrize("rot", ONE_COPY.values(), ids=ONE_COPY.keys())
-async def test_a_copy_that_rotted_while_a_node_was_down_is_written_anew(group: Group, rot: Callable[[Path], object]):
-    await group.start()
-    await group.append(5)
-    await group.settled()
+async def test_a_copy_that_rotted_while_a_node_was_down_is_rewritten(group: Group, rot: Callable[[Path], object]):
+    await group.start_with(5)
     before = incarnation(group, "n0")
     await group.stop("n0")
     rot(group.home("n0"))
@@ -484,12 +461,10 @@ async def test_a_copy_that_rotted_while_a_node_was_down_is_written_anew(group: G
 
 
 @pytest.mark.parametrize("rot", ONE_COPY.values(), ids=ONE_COPY.keys())
-async def test_a_copy_that_rots_while_a_node_runs_is_written_anew(group: Group, rot: Callable[[Path], object]):
-    await group.start(scrub_interval_ms=0)
-    await group.append(5)
-    await group.settled()
+async def test_a_copy_that_rots_while_a_node_runs_is_rewritten(group: Group, rot: Callable[[Path], object]):
+    await group.start_with(5, scrub_interval_ms=0)
     promises = group.nodes["n0"].replica.upkeep.promises
-    for _ in range(20):  # a sync that was under way may have written a copy of the mark anew before the scrub looks
+    for _ in range(20):  # a sync under way may have rewritten a copy of the mark before the scrub looks
         rot(group.home("n0"))
         await until(partial(copies_are_whole, group, "n0"), "two whole copies")
         if promises.rewritten:
@@ -500,15 +475,11 @@ async def test_a_copy_that_rots_while_a_node_runs_is_written_anew(group: Group, 
 
 
 @pytest.mark.parametrize("rot", [rot_mark, rot_hard_state, rot_identity])
-async def test_both_copies_are_written_anew_while_memory_knows_what_they_said(
-    group: Group, rot: Callable[[Path], None]
-):
-    await group.start(scrub_interval_ms=0)
-    await group.append(5)
-    await group.settled()
+async def test_a_running_node_rewrites_both_rotten_copies_of_its_promises(group: Group, rot: Callable[[Path], None]):
+    await group.start_with(5, scrub_interval_ms=0)
     rewritten = group.nodes["n0"].replica.upkeep.promises.rewritten
     rot(group.home("n0"))
-    # A sync that was under way may have written one copy of the mark anew.
+    # A sync under way may have rewritten one copy of the mark.
     await until(lambda: group.nodes["n0"].replica.upkeep.promises.rewritten > rewritten, "a copy that is written anew")
     await until(lambda: copies_are_whole(group, "n0"), "two whole copies")
     before = incarnation(group, "n0")
@@ -519,8 +490,7 @@ async def test_both_copies_are_written_anew_while_memory_knows_what_they_said(
 
 @pytest.mark.parametrize("byte", [1, IN_THE_META, IN_THE_LAST_CHUNK, IN_THE_FOOTER])
 async def test_a_snapshot_that_rots_while_a_node_runs_is_replaced_by_a_peers(group: Group, byte: int):
-    await group.start(scrub_interval_ms=0)
-    await trimmed(group)
+    await trimmed(group, scrub_interval_ms=0)
     victim = group.nodes["n0"]
     [path] = (group.home("n0") / "snapshots").iterdir()
     flip(path, byte)
@@ -531,16 +501,12 @@ async def test_a_snapshot_that_rots_while_a_node_runs_is_replaced_by_a_peers(gro
     store.verify(store.list()[0])
     await group.stop()
     await group.start()
-    await group.settled()
-    assert group.same_state()
-    await group.stop()
-    assert_equal_and_whole(group)
+    await group.agrees()
+    await group.ends_equal_and_whole()
 
 
-async def test_a_snapshot_that_no_other_node_has_is_neither_trimmed_to_nor_sent(tmp_path: Path):
-    group = Group(tmp_path, count=1)
-    await group.start(scrub_interval_ms=0)
-    try:
+async def test_a_rotten_snapshot_without_another_copy_is_not_trimmed_to(tmp_path: Path):
+    async with Group(tmp_path, count=1, scrub_interval_ms=0) as group:
         await group.append_until_trimmable(1)
         node = group.nodes["n0"]
         position = node.trim_candidates()[-1]
@@ -554,34 +520,26 @@ async def test_a_snapshot_that_no_other_node_has_is_neither_trimmed_to_nor_sent(
         assert node.trim(node.trim_candidates()[-1])
         await until(lambda: node.status().rotten_snapshots == 0, "it lies below the log now")
         assert [int(path.name) for path in (group.home("n0") / "snapshots").iterdir()] == [node.first_position]
-    finally:
-        await group.stop()
     assert verify(str(group.home("n0"))).problems == []
 
 
 async def test_a_log_is_not_trimmed_to_a_snapshot_that_rotted_since_it_was_written(group: Group):
-    """Its rot is found when it is to become the only one, whenever the scrub would have come to it."""
+    """A trim checks the snapshot that becomes the only one, without waiting for the scrub."""
     await group.start()
     await group.append_until_trimmable(2)
     await group.settled()
-    victim = await follower(group)
+    victim = await group.follower()
     node, newest = group.nodes[victim], group.trim_candidates()[-1]
     flip(group.home(victim) / "snapshots" / f"{newest:020d}", IN_THE_LAST_CHUNK)
-    leader = await group.leader()
-    assert leader.trim(newest)
-    await until(lambda: has_trimmed(leader, newest), "the leader has trimmed")
-    await until(lambda: has_trimmed(node, newest), "the other one has trimmed, to a peer's snapshot")
+    await group.trim(newest)  # the victim trims to a peer's snapshot
     assert node.status().rotten_snapshots == 0
-    await group.stop()
-    assert_equal_and_whole(group)
+    await group.ends_equal_and_whole()
 
 
-async def test_a_mark_that_is_read_only_in_part_keeps_what_was_acknowledged(tmp_path: Path):
-    """The newest slot rots: the older one says less than was acknowledged, and the log behind it is whole."""
+async def test_a_mark_with_a_rotten_slot_keeps_acknowledged_entries(tmp_path: Path):
+    """The newest slot rots. The older slot covers less than was acknowledged, and the log behind it is whole."""
     group = Group(tmp_path)
-    await group.start()
-    await group.append(20)
-    await group.settled()
+    await group.start_with(20)
     await group.stop()
     disk = OsDisk(str(group.home("n0")))
     mark, value = DurableMark.open(disk)

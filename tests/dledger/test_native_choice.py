@@ -1,28 +1,31 @@
-"""What `DLEDGER_NATIVE` says is used, or nothing starts."""
+"""`DLEDGER_NATIVE` decides whether the native part is used. If that is impossible, nothing starts."""
 
 import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from dledger import native_part
 from dledger.errors import ConfigError
+from dledger_base import native_part
 
 
 @pytest.fixture
 def installed(monkeypatch):
     part = types.ModuleType("dledger_native")
-    part.INTERFACE, part.__version__ = native_part.INTERFACE, "1.2.3"
+    part.INTERFACE, part.SOURCES, part.__version__ = native_part.INTERFACE, native_part.SOURCES, "1.2.3"
     part.on_panic = lambda tell: setattr(part, "tell", tell)
     monkeypatch.setitem(sys.modules, "dledger_native", part)
     return part
 
 
-@pytest.mark.parametrize("wanted", [None, "", "1"])
-def test_a_native_part_that_is_installed_is_used(installed, wanted):
-    assert native_part.load(wanted) is installed
+@pytest.mark.parametrize("wanted", [None, "", "1", "0"])
+def test_a_native_part_that_is_installed_is_used_unless_0_forces_python(installed, monkeypatch, wanted):
+    assert native_part.load(wanted) is (None if wanted == "0" else installed)
+    monkeypatch.setattr(native_part, "PART", installed)
+    assert native_part.version() == "1.2.3"
 
 
 def test_a_fault_of_the_native_part_is_one_line_of_the_log(installed, caplog):
@@ -33,36 +36,61 @@ def test_a_fault_of_the_native_part_is_one_line_of_the_log(installed, caplog):
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_0_forces_python(installed):
-    assert native_part.load("0") is None
-
-
 @pytest.mark.parametrize("wanted", ["2", "yes", "no"])
 def test_another_value_is_an_error(installed, wanted):
     with pytest.raises(ConfigError, match=f"DLEDGER_NATIVE={wanted}: expected 0"):
         native_part.load(wanted)
 
 
-def test_a_native_part_of_another_version_is_not_used(installed):
-    installed.INTERFACE += 1
-    assert native_part.load(None) is None
-    with pytest.raises(ConfigError, match=r"native part 1\.2\.3 is of another version"):
-        native_part.load("1")
+@pytest.mark.parametrize("wanted", [None, "1"])
+@pytest.mark.parametrize(("name", "value"), [("INTERFACE", 9), ("SOURCES", "dledger_native sources 01234567")])
+def test_a_native_part_of_other_sources_is_not_used(installed, wanted, name, value):
+    setattr(installed, name, value)
+    with pytest.raises(ConfigError, match=r"native part 1\.2\.3 at .* was built from other sources: make native"):
+        native_part.load(wanted)
 
 
 def test_without_a_native_part_python_does_everything_unless_told_otherwise(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dledger_native", None)  # as if it were not installed
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.delitem(sys.modules, "dledger_native", raising=False)
     assert native_part.load(None) is None
-    with pytest.raises(ConfigError, match="DLEDGER_NATIVE=1, and the native part cannot be loaded"):
+    with pytest.raises(ConfigError, match="DLEDGER_NATIVE=1, and no native part is installed: make native"):
         native_part.load("1")
 
 
-def test_the_version_tells_what_is_used(installed, monkeypatch):
-    monkeypatch.setattr(native_part, "PART", installed)
-    assert native_part.version() == "1.2.3"
+NO_MODULE = "none ({folder} is no native part: remove it, or make native)"
+OTHER_PLATFORM = (
+    "none (the native part cannot be loaded ({folder}/dledger_native.abi3.so: file too short): make native)"
+)
 
 
-def test_what_cannot_be_obeyed_keeps_a_node_from_starting_and_nobody_else(tmp_path):
+@pytest.mark.parametrize(("file", "told"), [("", NO_MODULE), ("dledger_native.abi3.so", OTHER_PLATFORM)])
+@pytest.mark.parametrize("wanted", ["", "0"])
+def test_remains_of_a_native_part_are_skipped_and_reported(tmp_path, file, told, wanted):
+    """Remains of a native part are an empty folder of its name, or a wheel for another platform.
+
+    Python itself skips the empty folder if the real part is installed behind it.
+    """
+    folder = tmp_path / "dledger_native"
+    folder.mkdir()
+    if file:
+        (folder / "__init__.py").write_text("from .dledger_native import *\n")
+        (folder / file).touch()
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from dledger_base import native_part as n; print(n.version())"
+    )
+    environment = {**os.environ, "DLEDGER_NATIVE": wanted}
+
+    def version(place: Path) -> str:
+        command = [sys.executable, "-c", program, str(place)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    without = version(tmp_path / "nothing")
+    is_passed_over = without == "none" or file
+    assert version(tmp_path) == (told.format(folder=folder) if wanted != "0" and is_passed_over else without)
+
+
+def test_an_invalid_native_setting_stops_a_node_start_and_no_other_command(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", *arguments]
         environment = {**os.environ, "DLEDGER_NATIVE": "yes"}
@@ -73,22 +101,7 @@ def test_what_cannot_be_obeyed_keeps_a_node_from_starting_and_nobody_else(tmp_pa
     node = run("dledger_broker", "--config", str(config))
     assert (node.returncode, node.stderr.splitlines()) == (
         2,
-        ["broker: DLEDGER_NATIVE=yes: expected 0 (Python alone), 1 (not without the native part) or nothing"],
+        ["broker: DLEDGER_NATIVE=yes: expected 0 (Python alone), 1 (the native part is required) or nothing"],
     )
     command = run("dledger_admin", "--version")
     assert (command.returncode, command.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted", "told"),
-    [
-        (object(), "", native_part.PASSED_OVER),
-        (object(), "0", native_part.NONE),
-        (None, "", native_part.NONE),
-    ],
-)
-def test_one_that_is_installed_and_not_used_is_told_of(monkeypatch, found, wanted, told):
-    monkeypatch.setattr(native_part, "PART", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: found)
-    monkeypatch.setenv(native_part.VARIABLE, wanted)
-    assert native_part.version() == told

@@ -1,4 +1,4 @@
-"""Pins keep segments readable; the files that they may have to open are opened and closed by no event loop."""
+"""Pins keep segments readable. Workers open and close the files of a pin, never an event loop."""
 
 import asyncio
 import threading
@@ -6,32 +6,23 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from node_group import SECRET, SEGMENT_BYTES, Journal, until
+from node_group import leading, until
 
-from dledger import Node, NodeConfig
+from dledger import Node
 from dledger.errors import StorageError
 from dledger.store.log import LogStore, Pin
 
 
-async def start(directory: Path) -> Node:
-    config = NodeConfig("c", "g", "n0", directory, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
-    node = Node(config, Journal())
-    await node.start()
-    await until(lambda: node.is_ready, "a leader")
-    return node
-
-
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A node none of whose older segments is open."""
-    node = await start(tmp_path)
-    while len(node.segments()) < 4:
-        await node.append(b"x" * 1000)
-    for segment in tuple(node.replica.store._table)[:-1]:
-        await asyncio.to_thread(segment.file.close)
-        segment._file = None
-    yield node
-    await node.stop()
+    """Run a node whose older segments are all closed."""
+    async with leading(tmp_path) as node:
+        while len(node.segments()) < 4:
+            await node.append(b"x" * 1000)
+        for segment in tuple(node.replica.store._table)[:-1]:
+            await asyncio.to_thread(segment.file.close)
+            segment._file = None
+        yield node
 
 
 async def test_a_segment_that_was_never_read_is_opened_by_a_worker(node: Node, tmp_path: Path) -> None:
@@ -42,7 +33,7 @@ async def test_a_segment_that_was_never_read_is_opened_by_a_worker(node: Node, t
         assert len(await asyncio.to_thread(other.read, second, 100)) == 100
 
 
-async def test_a_pin_that_nobody_waits_for_any_more_is_released(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pin_whose_caller_gave_up_is_released(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, pins = threading.Event(), list[Pin]()
     real = LogStore.pin
 

@@ -1,5 +1,4 @@
-"""Warnings about differences between the members of a group: said once, after they have lasted, and again after a
-minute."""
+"""Warnings about differences between members are logged once the difference has lasted, and again after a minute."""
 
 import logging
 from types import SimpleNamespace
@@ -19,10 +18,7 @@ def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = ME
     progress = Progress(0, answered_at)
     progress.clock = ClockReading(NOON_MS + ahead_ms, answered_at, answered_at)
     return SimpleNamespace(
-        progress={MEMBERS.voters[1]: progress},
-        wall_ms=NOON_MS,
-        leader=MEMBERS.voters[0],
-        membership=members,
+        progress={MEMBERS.voters[1]: progress}, wall_ms=NOON_MS, leader=MEMBERS.voters[0], membership=members
     )
 
 
@@ -33,28 +29,28 @@ def said(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize(("ahead_ms", "words"), [(9_000, "9000 ms ahead of"), (-9_000, "9000 ms behind")])
-def test_a_clock_that_is_far_off_is_said_with_both_nodes_once_a_minute(said, ahead_ms, words):
+def test_a_wrong_clock_is_logged_with_both_nodes_once_per_interval(said, ahead_ms, words):
     warnings = Warnings("n0", frozenset({"n0", "n1", "n2"}))
     for tenth in range(round(10 * (LASTING_S + REPEAT_S))):
-        warnings.look(engine(ahead_ms, tenth / 10), tenth / 10)
+        warnings.log_due(engine(ahead_ms, tenth / 10), tenth / 10)
     assert len(said()) == 1
     assert all(part in said()[0] for part in (words, "peer=n1", "leader n0", "at most 5000 ms"))
     later = LASTING_S + REPEAT_S
-    warnings.look(engine(ahead_ms, later), later)
+    warnings.log_due(engine(ahead_ms, later), later)
     assert len(said()) == 2
 
 
-def test_a_moments_difference_is_not_worth_a_line(said):
+def test_a_short_clock_difference_is_not_logged(said):
     warnings = Warnings("n0", frozenset({"n0", "n1", "n2"}))
     for tenth in range(100):
-        warnings.look(engine(9_000 if tenth % 20 < 10 else 0, tenth / 10), tenth / 10)
+        warnings.log_due(engine(9_000 if tenth % 20 < 10 else 0, tenth / 10), tenth / 10)
     assert said() == []
 
 
-def test_a_configuration_that_names_other_members_is_said_with_both_lists(said):
+def test_a_configuration_with_other_members_is_logged_with_both_lists(said):
     warnings = Warnings("n0", frozenset({"n0", "n1", "n9"}))
-    warnings.look(engine(), 0.0)
-    warnings.look(engine(answered_at=LASTING_S), LASTING_S)
+    warnings.log_due(engine(), 0.0)
+    warnings.log_due(engine(answered_at=LASTING_S), LASTING_S)
     assert len(said()) == 1
     assert "n0, n1, n9" in said()[0]
     assert "n0, n1, n2" in said()[0]

@@ -1,4 +1,4 @@
-"""Units are put into entries whose positions they know, and entries into segments."""
+"""The proposer puts units into entries at known positions, and entries into segments."""
 
 from collections.abc import Sequence
 
@@ -15,50 +15,57 @@ from dledger.format import (
     encode_command,
     iter_commands,
     parse_entry,
-)
-from dledger.invariants import InvariantError
+)  # fmt: skip
 from dledger.replica.commands import SNAPSHOT_MARK
-from dledger.replica.proposer import Contexts, Proposer, SealedEntry, check_room
+from dledger.replica.proposer import MARK_BYTES, Claim, Contexts, Proposer, SealedEntry, check_room
 from dledger.types import EntryKind, Membership, ReplicaId
+from dledger_base.invariants import InvariantError
 
 SEGMENT_BYTES = 64 << 10
 
 
 class Log:
-    """Takes sealed entries as the store would: an entry that leaves no room for a blank starts the next segment."""
+    """Log that takes sealed entries as the store does.
 
-    def __init__(self, segment_bytes: int = SEGMENT_BYTES) -> None:
+    An entry that leaves no room for a blank starts the next segment.
+    """
+
+    def __init__(self, segment_bytes: int = SEGMENT_BYTES, *, marks: bool = False) -> None:
+        self.marks = marks
+        self.is_exact = True
+        """An entry stands where its size goes, or starts a segment if it had room for a mark."""
         self.segment_bytes = segment_bytes
         self.entries: list[SealedEntry] = []
         self.end = 0
         self.chain = 0
         self.marks_wanted = False
         self.full = False
-        self.privileged: list[bool] = []
+        self.claims: list[Claim] = []
         self.proposer = Proposer(
             segment_bytes=segment_bytes,
             next_position=self.next_position,
-            last=lambda: (len(self.entries) - 1, self.chain),
-            sealed=self.take,
+            last_entry=lambda: (len(self.entries) - 1, self.chain),
+            on_sealed=self.take,
             wants_mark=self.wants_mark,
         )
 
-    def next_position(self, size: int, privileged: bool) -> int:
-        self.privileged.append(privileged)
-        if self.full and not privileged:
+    def next_position(self, size: int, claim: Claim) -> int:
+        self.claims.append(claim)
+        if self.full and claim is not Claim.RESERVE:
             raise LogFullError("the disk is full")
         left = self.segment_bytes - self.end % self.segment_bytes
         return self.end if size == left or size + BLANK_BYTES <= left else self.end + left
 
     def wants_mark(self) -> bool:
         wanted, self.marks_wanted = self.marks_wanted, False
-        return wanted
+        return wanted or self.marks
 
     def take(self, entry: SealedEntry) -> None:
         meta = parse_entry(entry.data, 0, len(entry.data), self.chain)
         assert meta is not None
         assert meta.index == len(self.entries)
-        assert meta.position == self.next_position(meta.size, True), "it stands where an entry of its size goes"
+        if self.is_exact:
+            assert meta.position == self.next_position(meta.size, Claim.RESERVE), "it stands where its size goes"
         assert meta.position // self.segment_bytes == (meta.end - 1) // self.segment_bytes
         self.entries.append(entry)
         self.end, self.chain = meta.end, meta.chain_crc
@@ -99,10 +106,8 @@ def test_units_of_a_turn_share_an_entry_and_know_their_places():
     assert len(log.entries) == 1, "sealing nothing makes no entry"
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 40), st.booleans(), st.booleans()), max_size=60),
-)
-def test_every_unit_stands_where_it_was_told(units: list[tuple[int, int, bool, bool]]):
+@given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 40), st.booleans(), st.booleans()), max_size=60))
+def test_every_unit_is_stored_at_its_announced_position(units: list[tuple[int, int, bool, bool]]):
     log = Log()
     staged: list[tuple[int, bytes]] = []
     for number, (size, command_size, seal_now, mark) in enumerate(units):
@@ -148,7 +153,7 @@ def test_a_mark_stands_in_the_first_entry_of_a_segment_only():
     assert log.entries[3].meta.channel == 0
 
 
-def test_what_is_too_large_is_refused_before_anything_is_filled():
+def test_units_that_are_too_large_are_refused_before_they_are_filled():
     def never(position: int) -> Sequence[bytes]:
         raise AssertionError(f"filled at {position}")
 
@@ -161,32 +166,42 @@ def test_what_is_too_large_is_refused_before_anything_is_filled():
     large.proposer.seal()
 
 
-def test_a_full_disk_refuses_units_and_takes_what_is_privileged():
-    log = Log()
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_a_full_disk_refuses_units_and_accepts_privileged_ones(log: Log):
     log.full = True
     with pytest.raises(LogFullError):
         log.stage(b"x")
     assert not log.proposer.is_open
     log.take(log.proposer.control_entry(EntryKind.NO_OP, 1, None))
     log.proposer.stage(1, 0, None, encode_command(16, b"a trim makes room"), None, privileged=True)
-    log.proposer.seal()
+    with pytest.raises(LogFullError):
+        log.stage(b"x")
+    assert len(log.entries) == 2, "a refusal seals the privileged unit"
     log.full = False
     log.stage(b"x")
     log.proposer.seal()
     assert [entry.meta.kind for entry in log.entries] == [EntryKind.NO_OP, EntryKind.GROUP, EntryKind.GROUP]
 
 
-def test_nothing_slips_into_the_reserve_behind_a_privileged_unit():
-    log = Log()
-    log.full = True
-    log.proposer.stage(1, 0, None, encode_command(16, b"a trim makes room"), None, privileged=True)
-    with pytest.raises(LogFullError):
-        log.stage(b"x")
-    assert len(log.entries) == 1
+def test_units_that_make_room_share_no_entry_with_others(log: Log):
+    """Ordinary units must not use the space that is kept free. Units with records must not use the log's reserve."""
+    log.stage(b"ordinary")
+    log.proposer.stage(1, 5, lambda _: (b"moved",), b"", None, privileged=True)
+    log.proposer.stage(1, 0, None, encode_command(16, b"a trim"), None, privileged=True)
+    log.proposer.stage(1, 5, lambda _: (b"again",), b"", None, privileged=True)
+    log.stage(b"ordinary")
+    log.proposer.seal()
+    found = [entry.privileged for entry in log.entries]
+    assert found == [False, False, True, False, False]
+    opened = [claim for claim in log.claims if claim is not Claim.RESERVE]
+    assert opened == [Claim.ORDINARY, Claim.FREES_SPACE, Claim.FREES_SPACE, Claim.ORDINARY]
 
 
-def test_a_membership_entry_is_its_own():
-    log = Log()
+def test_a_membership_entry_is_its_own(log: Log):
     membership = Membership((ReplicaId("a", "1"),))
     entry = log.proposer.control_entry(EntryKind.MEMBERSHIP, 1, membership)
     assert entry.meta.membership == membership
@@ -196,8 +211,7 @@ def test_a_membership_entry_is_its_own():
         log.proposer.control_entry(EntryKind.NO_OP, 1, None)
 
 
-def test_what_is_dropped_leaves_no_trace():
-    log = Log()
+def test_dropped_units_leave_no_trace(log: Log):
     log.stage(b"gone", context="mine")
     assert log.proposer.drop() == ["mine"]
     log.stage(b"kept")
@@ -206,8 +220,7 @@ def test_what_is_dropped_leaves_no_trace():
     assert log.entries[0].contexts == []
 
 
-def test_units_that_belie_their_size_are_a_programming_error():
-    log = Log()
+def test_units_that_belie_their_size_are_a_programming_error(log: Log):
     log.proposer.stage(1, 5, lambda position: (b"four",), b"", None)
     with pytest.raises(InvariantError):
         log.proposer.seal()
@@ -228,7 +241,31 @@ def test_contexts_are_taken_by_index_and_dropped_in_order():
     assert contexts.drop() == []
 
 
-def test_what_waits_for_a_majority_is_bounded():
+def test_bytes_that_wait_for_a_majority_are_limited():
     check_room(100, 100)
     with pytest.raises(BusyError, match="101 bytes wait for a majority, the limit is 100"):
         check_room(101, 100)
+
+
+@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize("body_bytes", [1, 50, 51, 100])
+def test_entries_fit_their_segment_and_marks_stand_at_its_start(marks: bool, body_bytes: int):
+    """This holds for every number of bytes that are left in a segment."""
+    segment_bytes = 1024
+    for left in range(BLANK_BYTES, HEADER_BYTES + 3 * body_bytes + 2 * MARK_BYTES + BLANK_BYTES):
+        log = Log(segment_bytes, marks=marks)
+        log.is_exact = False
+        log.end = before = 2 * segment_bytes - left
+        for _ in range(3):
+            log.stage(bytes(body_bytes))
+        log.proposer.seal()
+        for entry in log.entries:
+            meta = entry.meta
+            is_first = meta.position % segment_bytes == 0
+            assert meta.position == before or (is_first and meta.position - before >= BLANK_BYTES), (left, meta)
+            rest = -meta.end % segment_bytes
+            assert rest == 0 or rest >= BLANK_BYTES, (left, meta)
+            section = bytes(entry.data[meta.size - meta.channel :])
+            marked = any(kind == SNAPSHOT_MARK for kind, _ in iter_commands(section))
+            assert marked == (marks and is_first), (left, meta)
+            before = meta.end

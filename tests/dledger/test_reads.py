@@ -1,4 +1,4 @@
-"""A read waits for a round of heartbeats that began after it, and for what was committed then."""
+"""A read waits for a heartbeat round that began after it, and for all entries that were committed by then."""
 
 from collections.abc import Callable
 from random import Random
@@ -19,7 +19,7 @@ from tests.dledger.fake_driver import FakeDriver
 
 
 class Turns:
-    """An environment whose clock stands; `turn` ends a turn of the event loop."""
+    """Environment whose clock does not advance. `turn` ends a turn of the event loop."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
@@ -37,7 +37,7 @@ class Turns:
 
 
 class Leading(FakeDriver):
-    """Engine and driver of a leader; `begin` gives each round its number, None where none can begin."""
+    """Engine and driver of a leader. `begin` returns the number of each round, or None if none can begin."""
 
     is_leader, leader, term, transfer_to = True, None, 3, None
 
@@ -58,9 +58,13 @@ def turns() -> Turns:
     return Turns()
 
 
-def test_reads_of_one_turn_share_a_round(turns: Turns):
+@pytest.fixture
+def answers() -> list[Exception | None]:
+    return []
+
+
+def test_reads_of_one_turn_share_a_round(turns: Turns, answers):
     rounds: list[int] = []
-    answers: list[Exception | None] = []
 
     def begin() -> int:
         rounds.append(len(rounds) + 1)
@@ -85,20 +89,17 @@ def test_reads_of_one_turn_share_a_round(turns: Turns):
     assert answers == [None] * 3
 
 
-def test_a_round_that_cannot_begin_fails_its_reads(turns: Turns):
-    answers: list[Exception | None] = []
+def test_a_round_that_cannot_begin_fails_its_reads(turns: Turns, answers):
     waiters = waiters_of(turns, Leading(lambda: None))
     waiters.add(answers.append)
     waiters.add(answers.append)
     assert answers == []
     turns.turn()
-    assert len(answers) == 2
-    assert all(isinstance(answer, NotLeaderError) for answer in answers)
+    assert [type(answer) for answer in answers] == [NotLeaderError] * 2
 
 
 @pytest.mark.parametrize("attribute", [{"is_leader": False}, {"is_stopped": True}])
-def test_who_does_not_lead_or_has_stopped_begins_no_round(turns: Turns, attribute: dict[str, bool]):
-    answers: list[Exception | None] = []
+def test_a_follower_or_stopped_node_begins_no_read_round(turns: Turns, answers, attribute: dict[str, bool]):
     leading = Leading(lambda: pytest.fail("a round begins"))
     vars(leading).update(attribute)
     waiters_of(turns, leading).add(answers.append)
@@ -107,16 +108,15 @@ def test_who_does_not_lead_or_has_stopped_begins_no_round(turns: Turns, attribut
     assert len(answers) == 1
 
 
-def test_reads_that_cannot_be_confirmed_any_more_fail_wherever_they_stand(turns: Turns):
+def test_unconfirmed_reads_fail_in_every_stage_and_are_answered_once(turns: Turns, answers):
     rounds = iter(range(1, 10))
-    answers: list[Exception | None] = []
     waiters = waiters_of(turns, Leading(lambda: next(rounds)))
     waiters.add(answers.append)
     turns.turn()
     waiters.confirmed(1, 10)
     waiters.add(answers.append)
-    turns.turn()  # in a round that nobody has confirmed
-    waiters.add(answers.append)  # and one whose round is still to begin
+    turns.turn()  # in a round that is not confirmed
+    waiters.add(answers.append)  # a read whose round has not begun
     error = NotLeaderError(None, 3)
     waiters.fail(error)
     assert answers == [error] * 3
@@ -124,8 +124,7 @@ def test_reads_that_cannot_be_confirmed_any_more_fail_wherever_they_stand(turns:
     assert answers == [error] * 3, "each is answered once"
 
 
-def test_a_group_of_one_confirms_before_the_round_has_a_number(turns: Turns):
-    answers: list[Exception | None] = []
+def test_a_group_of_a_single_voter_confirms_a_read_at_once(turns: Turns, answers):
 
     class Alone(Leading):
         def pump(self) -> None:
@@ -138,8 +137,8 @@ def test_a_group_of_one_confirms_before_the_round_has_a_number(turns: Turns):
     assert answers == [None]
 
 
-def test_an_earlier_round_that_is_confirmed_when_one_begins_answers_none_of_its_reads(turns: Turns):
-    """1. One of two voters that are needed has answered a round; 2. a voter is removed; 3. another round begins."""
+def test_a_read_is_not_answered_by_an_earlier_confirmed_round(turns: Turns, answers):
+    """One of two needed voters has answered a round. Then a voter is removed, and another round begins."""
     me, b, c, _ = voters = [ReplicaId(name, name) for name in "abcd"]
     core = lone_leader(voters)
     first = core.read_index(0.0)
@@ -148,7 +147,6 @@ def test_an_earlier_round_that_is_confirmed_when_one_begins_answers_none_of_its_
     without_d = EntryMeta(2, core.term, 200, 100, EntryKind.MEMBERSHIP, membership=Membership((me, b, c)))
     core.propose((without_d,), b"", 0.0)
     core.take()
-    answers: list[Exception | None] = []
 
     class Driver(FakeDriver):
         def pump(self) -> None:
@@ -168,7 +166,7 @@ def test_an_earlier_round_that_is_confirmed_when_one_begins_answers_none_of_its_
 
 
 def lone_leader(voters: list[ReplicaId]) -> Raft:
-    """A core that leads the voters and has committed its own first entry."""
+    """Return a core that leads the voters and has committed its own first entry."""
     me = voters[0]
     table = LogTable(0, 1, (), 0, Membership(tuple(voters)), 0)
     settings = RaftSettings()
@@ -189,7 +187,7 @@ def lone_leader(voters: list[ReplicaId]) -> Raft:
 
 
 class Histories(RuleBasedStateMachine):
-    """No read is answered early, twice, or never."""
+    """Random histories: no read is answered early, twice, or never."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,42 +1,23 @@
-"""Files of what was trimmed go on workers, after the durable mark, and between two syncs."""
+"""Workers remove trimmed files after the mark is synced, and scrub the mark, between two syncs."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dledger.environment import BACKGROUND, FLUSH
+from dledger.environment import BACKGROUND, FLUSH, HARD_STATE
 from dledger.replica.completions import Completions
 from dledger.replica.flusher import Flusher
 from dledger.replica.removal import Remover
+from dledger.replica.scrub import PromiseScrub
 from dledger_broker.testing.environment import FakeEnvironment
-from tests.dledger.fake_driver import FakeDriver
-
-Done = Callable[[object], None]
+from tests.dledger.fake_driver import FakeDriver, HeldWork
 
 
-class Workers(FakeEnvironment):
-    """Threads that do their work when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: list[tuple[str, Callable[[], object], Done]] = []
-
-    def run_blocking(self, lane: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.given.append((lane, work, done))
-
-    def finish(self) -> str:  # type: ignore[override]
-        """Let the work that waits longest run; returns its lane."""
-        lane, work, done = self.given.pop(0)
-        try:
-            result: object = work()
-        except Exception as error:
-            result = error
-        done(result)
-        return lane
+class Workers(HeldWork, FakeEnvironment):
+    """Environment with a clock."""
 
 
 class Log:
-    """What flusher and remover see of a log; `calls` is what was done."""
+    """Log as the flusher and the remover use it. `calls` lists the calls."""
 
     end_position = 0
     generation, last_index = 0, 5
@@ -44,7 +25,9 @@ class Log:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.leftovers = SimpleNamespace(due=True)
-        self.ticket = SimpleNamespace(run=lambda: self.calls.append("sync"), token=(0, 5))
+        self.ticket = SimpleNamespace(
+            run=lambda: self.calls.append("sync"), token=(0, 5), target=SimpleNamespace(position=0)
+        )
         self.unsynced = True
 
     def begin_sync(self) -> object:
@@ -73,29 +56,29 @@ class Parts:
 
 def test_a_removal_waits_for_the_sync_under_way_and_syncs_the_mark_first() -> None:
     parts = Parts()
-    parts.flusher.written()
+    parts.flusher.note_written()
     parts.remover.tick()
     parts.remover.tick()
     assert len(parts.workers.given) == 1, "only the sync"
-    assert [parts.workers.finish(), parts.workers.finish()] == [FLUSH, FLUSH]
+    assert [parts.workers.work_once(), parts.workers.work_once()] == [FLUSH, FLUSH]
     assert parts.log.calls == ["sync", "mark written", "mark synced"]
-    assert parts.workers.finish() == BACKGROUND
+    assert parts.workers.work_once() == BACKGROUND
     assert parts.log.calls[-1] == "removed"
     assert not parts.workers.given
     assert not parts.failures
 
 
-def test_no_sync_begins_before_what_goes_between_has_ended() -> None:
+def test_no_sync_begins_before_the_work_between_syncs_has_ended() -> None:
     parts = Parts()
     results: list[object] = []
-    parts.flusher.between(lambda: "done", results.append)
-    parts.flusher.written()
+    parts.flusher.run_between_syncs(lambda: "done", results.append)
+    parts.flusher.note_written()
     assert len(parts.workers.given) == 1
     parts.workers.advance(5.0)
-    assert parts.flusher.outstanding_s == 0.0, "a leader does not hand over for it"
-    parts.workers.finish()
+    assert parts.flusher.outstanding_s == 5.0, "a leader hands over for it: the syncs behind it wait as long"
+    parts.workers.work_once()
     assert results == ["done"]
-    assert parts.workers.finish() == FLUSH
+    assert parts.workers.work_once() == FLUSH
     assert parts.log.calls == ["sync", "mark written"], "and what was written meanwhile is synced then"
 
 
@@ -109,7 +92,7 @@ def test_a_mark_that_cannot_be_synced_ends_the_replica_and_removes_nothing() -> 
     parts.log.unsynced = False
     parts.log.sync_mark = fail  # type: ignore[method-assign]
     parts.remover.tick()
-    parts.workers.finish()
+    parts.workers.work_once()
     assert parts.failures == [error]
     assert not parts.workers.given
 
@@ -117,7 +100,34 @@ def test_a_mark_that_cannot_be_synced_ends_the_replica_and_removes_nothing() -> 
 def test_a_stopped_replica_hears_of_nothing() -> None:
     parts = Parts()
     results: list[object] = []
-    parts.flusher.between(lambda: "done", results.append)
+    parts.flusher.run_between_syncs(lambda: "done", results.append)
     parts.flusher.stop()
-    parts.workers.finish()
+    parts.workers.work_once()
     assert results == []
+
+
+def test_the_mark_is_scrubbed_only_between_syncs() -> None:
+    """The end of a sync writes the mark on the event loop, which would wait for a scrub that holds the mark's lock."""
+    parts = Parts()
+    log, workers = parts.log, parts.workers
+
+    def look() -> int:
+        log.calls.append("mark looked at")
+        return 1
+
+    log.scrub_mark = look  # type: ignore[attr-defined]
+    hard_state: Any = SimpleNamespace(scrub=lambda: 0)
+    scrub = PromiseScrub(
+        "n0", workers, cast(Any, log), hard_state, hard_state, hard_state, parts.flusher, cast(Any, parts), rest_s=0.0
+    )
+    parts.flusher.note_written()
+    scrub.tick()
+    scrub.tick()
+    assert [lane for lane, _, _ in workers.given] == [FLUSH, HARD_STATE], "a sync, and the first file of one round"
+    _, work, done = workers.given.pop()
+    done(work())
+    assert len(workers.given) == 1, "the mark waits for the sync"
+    assert [workers.work_once(), workers.work_once()] == [FLUSH, FLUSH]
+    assert log.calls == ["sync", "mark written", "mark looked at"]
+    assert scrub.rewritten == 1
+    assert [workers.work_once(), workers.work_once()] == [BACKGROUND, BACKGROUND]

@@ -1,8 +1,6 @@
-"""One bit of an older segment's index file rots: what the log itself holds counts."""
+"""One bit of an older segment's index file rots. The log's own content counts."""
 
 import shutil
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from node_group import SEGMENT_BYTES, Group, Journal, until
@@ -12,18 +10,14 @@ from dledger.store.index import UNIT_BYTES
 from dledger.types import EntryMeta
 
 FIELD_ENDS = {"magic": 4, "position": 12, "size": 16, "index": 24, "term": 32}
-"""In a unit; see `dledger.store.index`."""
+"""End of each field in an index unit, in bytes. See `dledger.store.index`."""
 
 
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    group = Group(tmp_path, reserve_bytes=1 << 20)
-    yield group
-    await group.stop()
+GROUP_OPTIONS = {"reserve_bytes": 1 << 20}
 
 
 async def stop_a_follower(group: Group) -> str:
-    """Of a group with two closed segments and snapshots behind them."""
+    """Stop a follower of a group with two closed segments and snapshots behind them, and return its id."""
     await group.append_until_trimmable(2)
     await group.append(10)
     await group.settled()
@@ -38,7 +32,7 @@ def in_segment(group: Group, node_id: str, start: int) -> list[EntryMeta]:
 
 
 def flip_bit_of_unit(group: Group, node_id: str, metas: list[EntryMeta], at: int, field: str, bit: int) -> None:
-    """One bit, counted from the lowest, of the unit of `metas[at]`; `metas` are the entries of its segment."""
+    """Flip one bit, counted from the lowest, of the unit of `metas[at]`. `metas` are the entries of the segment."""
     path = group.home(node_id) / "index" / f"{metas[0].position:020d}"
     raw = bytearray(path.read_bytes())
     raw[at * UNIT_BYTES + FIELD_ENDS[field] - 1 - bit // 8] ^= 1 << bit % 8
@@ -55,7 +49,7 @@ async def start_with_views_that_end_at(group: Group, node_id: str, position: int
 
 
 async def lead_with_a_rotten_term(group: Group, node_id: str) -> Node:
-    """Start a node on an index file of which a term has rotted where recovery begins to look, and have it lead."""
+    """Start a node whose index file has a rotten term where recovery looks first, and make it the leader."""
     metas = in_segment(group, node_id, 0)
     flip_bit_of_unit(group, node_id, metas, (1 + len(metas)) // 2, "term", 52)
     await group.start(node_id)
@@ -73,10 +67,7 @@ async def is_brought_up_to_date(node: Node, leader: Node) -> None:
 
 
 async def test_a_rotten_term_at_the_leader_does_not_cost_a_follower_that_lags_its_log(group: Group):
-    await group.start()
-    await group.append(10)
-    await group.settled()
-    leader = await group.leader()
+    leader = await group.start_with(10)
     late = next(node_id for node_id in group.ids if group.nodes[node_id] is not leader)
     await group.stop(late)
     incarnation = leader.membership.find(late)
@@ -101,7 +92,7 @@ async def test_a_rotten_term_at_the_leader_does_not_keep_a_wiped_node_from_joini
     await is_brought_up_to_date(group.nodes[late], leader)
 
 
-async def test_views_are_rebuilt_from_where_they_end_although_a_position_has_rotted(group: Group):
+async def test_views_are_rebuilt_from_their_end_despite_a_rotten_position(group: Group):
     await group.start()
     victim = await stop_a_follower(group)
     metas = in_segment(group, victim, 0)
@@ -118,7 +109,7 @@ async def test_views_are_rebuilt_from_where_they_end_although_a_position_has_rot
 
 
 @pytest.mark.parametrize("views", ["lag a little", "were deleted"])
-async def test_a_node_whose_views_reach_back_into_a_segment_with_a_rotten_unit_starts(group: Group, views: str):
+async def test_a_node_starts_although_its_views_end_in_a_segment_with_a_rotten_unit(group: Group, views: str):
     await group.start()
     victim = await stop_a_follower(group)
     position = max(int(path.name) for path in (group.home(victim) / "snapshots").iterdir())

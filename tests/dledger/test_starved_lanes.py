@@ -1,9 +1,8 @@
-"""Readers of old data on a slow disk wait for themselves: not what the group waits for, and not who leads."""
+"""Slow reads of old data delay only other reads of old data, not the group's work or the leadership."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from node_group import Group, has_trimmed, until
@@ -14,23 +13,18 @@ from dledger.environment import COLD, UNORDERED_THREADS, called_back
 READERS = 4 * UNORDERED_THREADS
 
 
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    """Nothing but the disk has what was written."""
-    group = Group(tmp_path, recent_bytes=0)
-    yield group
-    await group.stop()
+GROUP_OPTIONS = {"recent_bytes": 0}
 
 
 class StuckReaders:
-    """Reads of old data that do not come, as from a disk that is far behind; everything else does."""
+    """Reads of old data that hang, as on an overloaded disk. All other work continues."""
 
     def __init__(self) -> None:
         self._served = threading.Event()
         self._readers: list[asyncio.Task[bool]] = []
 
     def read(self, *nodes: Node) -> None:
-        """Have many of them wait on the lane on which `Node.read` waits."""
+        """Start many reads that wait on the lane of `Node.read`."""
         for node in nodes:
             self._readers += [asyncio.create_task(self._read(node)) for _ in range(READERS)]
 
@@ -55,9 +49,7 @@ async def readers(group: Group) -> AsyncIterator[StuckReaders]:
 
 
 async def test_a_leader_applies_while_readers_of_old_data_wait_for_the_disk(group: Group, readers: StuckReaders):
-    await group.start()
-    await group.append(10)
-    leader = await group.leader()
+    leader = await group.start_with(10)
     readers.read(leader)
     await group.append(20)
     assert readers.all_wait
@@ -79,10 +71,7 @@ async def test_a_follower_catches_up_while_readers_of_old_data_wait_for_the_lead
 
 
 async def test_a_new_leader_is_ready_while_readers_of_old_data_wait_for_its_disk(group: Group, readers: StuckReaders):
-    await group.start()
-    await group.append(10)
-    await group.settled()
-    leader = await group.leader()
+    leader = await group.start_with(10)
     others = [node for node in group.nodes.values() if node is not leader]
     readers.read(*others)
     await group.stop(leader.config.node_id)
@@ -93,8 +82,7 @@ async def test_a_new_leader_is_ready_while_readers_of_old_data_wait_for_its_disk
 async def test_a_snapshot_is_installed_while_readers_of_old_data_wait_for_both_disks(
     group: Group, readers: StuckReaders
 ):
-    await group.start()
-    leader = await group.leader()
+    leader = await group.start_with(0)
     late = next(node_id for node_id, node in group.nodes.items() if node is not leader)
     await group.append(5)
     await group.settled()

@@ -1,16 +1,16 @@
-"""A task that must not end is started again, whatever ends it."""
+"""A task that must not end is started again after any end."""
 
 import asyncio
 import logging
 
 import pytest
 
-from dledger.invariants import InvariantError
-from dledger.supervision import SETTLED_S, supervise
+from dledger_base.invariants import InvariantError
+from dledger_base.supervision import STABLE_S, supervise
 
 
 class Work:
-    """Fails with each of `failures` in turn, then waits for ever."""
+    """Work that raises each of `failures` in turn, and then waits for ever."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
@@ -27,7 +27,7 @@ class Work:
         self.restarts += 1
 
     async def outlive(self, pauses: list[float] | None = None, seconds_lived: float = 0.0) -> None:
-        """Run supervised until all failures are over, without making the pauses; each run lives for so long."""
+        """Run supervised until all failures are over, without real pauses. Each run lasts `seconds_lived`."""
         times = iter(range(100))
 
         async def note(seconds: float) -> None:
@@ -65,17 +65,17 @@ async def test_an_exception_is_logged_and_counted_and_the_task_goes_on_after_a_g
 
 
 async def test_after_a_long_life_the_pause_is_short_again(pauses: list[float]) -> None:
-    await Work(KeyError(1), KeyError(2), KeyError(3)).outlive(pauses, SETTLED_S)
+    await Work(KeyError(1), KeyError(2), KeyError(3)).outlive(pauses, STABLE_S)
     assert pauses == [0.05, 0.05, 0.05]
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_an_exception_like_any_other() -> None:
+async def test_an_unrequested_cancellation_restarts_supervised_work() -> None:
     work = Work(asyncio.CancelledError())
     await work.outlive()
     assert work.restarts == 1
 
 
-async def test_who_cancels_the_task_ends_it_even_in_a_pause() -> None:
+async def test_a_cancelled_supervised_task_ends_even_in_a_pause() -> None:
     paused = asyncio.Event()
 
     async def pause(_seconds: float) -> None:
@@ -91,7 +91,7 @@ async def test_who_cancels_the_task_ends_it_even_in_a_pause() -> None:
     assert not work.lives.is_set()
 
 
-async def test_what_returns_is_not_started_again() -> None:
+async def test_supervised_work_that_returns_is_not_restarted() -> None:
     runs = []
 
     async def once() -> None:
@@ -101,7 +101,7 @@ async def test_what_returns_is_not_started_again() -> None:
     assert runs == [1]
 
 
-async def test_a_broken_invariant_is_told_to_the_event_loop_too() -> None:
+async def test_a_broken_invariant_is_also_reported_to_the_event_loop() -> None:
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
     error = InvariantError("broken")

@@ -1,38 +1,31 @@
-"""A follower has an entry that nobody else has where the leader's log has a blank, and takes a snapshot behind that."""
+"""A follower has a void entry where the leader's log has a blank, and takes a snapshot behind that place."""
 
 from collections.abc import Callable
-from random import Random
 
 from node_group import JournalService
+from sim_groups import run, run_until, started
 
 from dledger.consensus.peers import Mode
 from dledger.store.verify import verify
 from dledger.types import Role
-from dledger_sim.log.group import GroupSettings, SimGroup, SimNode
-from dledger_sim.log.scheduler import Scheduler
+from dledger_sim.log.group import GroupSettings, SimNode
 
 SEGMENT_BYTES = 64 << 10
 
 
 class VoidTail:
-    """The leader, the follower that wrote the void entry, and what happens to them.
+    """The leader, the follower that wrote the void entry, and their history.
 
-    The void entry `index` is the no-op of a term in which the follower led, cut off from the others; it fitted into the
-    first segment.  The leader's own entry `index`, which a majority committed, did not: it starts the second one, where
-    a snapshot stands, and what lies before was trimmed.  `last` is a later entry, acknowledged with the follower's help
-    only: the third node is down.
+    The void entry `index` is the no-op of a term in which the follower led, cut off from the others. It fitted into the
+    first segment. The leader's own entry `index` did not fit. A majority committed it. It starts the second segment,
+    where a snapshot is, and everything before was trimmed. `last` is a later entry, acknowledged with only the
+    follower's help: the third node is down.
     """
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler()
         settings = GroupSettings(segment_bytes=SEGMENT_BYTES, scrub_interval_ms=3_600_000)
-        self.group = SimGroup(self.scheduler, Random(6), settings, JournalService)
-        for name in self.group.nodes:
-            self.group.start(name)
-        self.run(3.0)
-        leader = self.group.leader
-        assert leader is not None
-        self.leader = leader
+        self.group = started(settings, JournalService, seed=6)
+        self.leader = self.group.leader
         self.index = self._write_the_leaders_entry()
         self.follower, self.third = self._write_the_void_entry()
         self._trim()
@@ -40,13 +33,10 @@ class VoidTail:
         self.last = self._acknowledge_another()
 
     def run(self, seconds: float) -> None:
-        self.scheduler.run_until(self.scheduler.now + seconds)
+        run(self.group, seconds)
 
-    def _until(self, holds: Callable[[], bool], step: float = 0.0002) -> None:
-        deadline = self.scheduler.now + 30.0
-        while not holds():
-            assert self.scheduler.now < deadline, "it happens in time"
-            self.run(step)
+    def _until(self, holds: Callable[[], bool], step_s: float = 0.0002) -> None:
+        run_until(self.group, holds, step_s, 30.0)
 
     def _block(self, senders: list[SimNode], receivers: list[SimNode]) -> None:
         for sender in senders:
@@ -65,7 +55,7 @@ class VoidTail:
         self.leader.life.replica.stage(size, lambda _: (bytes(size),))
 
     def _write_the_leaders_entry(self) -> int:
-        """Before it is one that all have and nobody knows to be committed."""
+        """Write the leader's entry behind an entry that all nodes have and that no node knows to be committed."""
         store, others = self.leader.life.replica.store, self._others
         while store.end_position < SEGMENT_BYTES - 2_000:
             self._put(1000)
@@ -104,7 +94,7 @@ class VoidTail:
         return follower, third
 
     def _trim(self) -> None:
-        """The leader leads again, with the third one, commits its entry, and trims what lies before."""
+        """Let the leader lead again with the third node, commit its entry, and trim everything before it."""
         replica = self.leader.life.replica
         self._unblock(self.leader, self.third)
         self._until(lambda: replica.is_ready and replica.engine.commit_index > self.index, 0.01)
@@ -114,9 +104,10 @@ class VoidTail:
         self.run(0.5)
 
     def _send_the_snapshot(self) -> None:
-        """The link breaks when the leader knows of nothing above the follower's commit index, which it has trimmed.
+        """Break the link while the leader knows nothing above the follower's commit index. It has trimmed that index.
 
-        So it is where a follower acknowledged that entry in this term, and what it acknowledged later was lost.
+        This state follows if the follower acknowledged that entry in this term and its later acknowledgements were
+        lost.
         """
         follower = self.follower.life.replica
         progress = self.leader.life.replica.engine.progress[follower.me]
@@ -139,7 +130,7 @@ class VoidTail:
         return last
 
 
-def test_what_a_majority_has_synced_survives_a_power_loss_of_one_and_a_kill_of_another() -> None:
+def test_entries_synced_by_a_majority_survive_a_power_loss_and_a_kill() -> None:
     scene = VoidTail()
     scene.group.crash(scene.follower.name, "none")
     scene.group.kill(scene.leader.name)

@@ -1,10 +1,11 @@
-"""What a leader knows of its voters' wall clocks: between what they have reached for sure, and what they can have."""
+"""The leader knows two bounds of each voter's wall clock: it has surely reached one, and cannot be past the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +13,9 @@ from dledger.consensus.peers import MAX_SILENCE_S, ClockReading
 from dledger.core.messages import AppendReply, Heartbeat, HeartbeatReply
 from dledger.core.progress import Progress
 from dledger.replica.clocks import clock_ahead_ms, voter_clocks
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import replica
 from dledger.types import Membership, ReplicaId, WallClock
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import replica
 
 VOTERS = tuple(ReplicaId(f"n{number}", f"i{number}") for number in range(3))
 LEARNER = ReplicaId("n3", "i3")
@@ -43,7 +44,7 @@ def test_a_clock_is_compared_as_of_the_last_answer() -> None:
     assert clock_ahead_ms(progress, 100.0, NOON_MS) == -60_000
 
 
-def test_a_clock_runs_on_at_least_from_its_answer_and_at_most_from_its_question() -> None:
+def test_a_clock_is_bounded_by_the_times_of_its_question_and_answer() -> None:
     assert clocks([told(NOON_MS - 7, 99.75, 100.0), told(NOON_MS + 9, 99.5, 99.5)], 100.25) == [
         OWN,
         WallClock(NOON_MS - 7 + 250, NOON_MS - 7 + 500),
@@ -51,27 +52,21 @@ def test_a_clock_runs_on_at_least_from_its_answer_and_at_most_from_its_question(
     ]
 
 
-def test_who_has_not_told_in_this_term_or_was_asked_long_ago_is_not_known() -> None:
+def test_clocks_not_reported_in_this_term_or_recently_are_unknown() -> None:
     silent = told(NOON_MS, 100.0 - MAX_SILENCE_S - 0.1, 100.0)
     assert clocks([Progress(0, 100.0), silent], 100.0) == [OWN, None, None]
+    assert clocks([], 100.0) == [OWN, None, None], "a former leader still counts all voters"
 
 
-def test_who_leads_no_more_knows_of_as_many_voters_as_before() -> None:
-    assert clocks([], 100.0) == [OWN, None, None]
-
-
-def test_only_voters_have_a_say() -> None:
+def test_only_clocks_of_voters_count() -> None:
     others = [told(NOON_MS + number, 100.0, 100.0) for number in (1, 2, 3)]
     known = [WallClock(NOON_MS + number, NOON_MS + number) for number in (1, 2)]
     assert clocks(others, 100.0) == [OWN, *known]
     assert clocks(others, 100.0, is_voter=False) == known
 
 
-# ---------------------------------------------------------------- which answers tell a clock
-
-
 class Beaten:
-    """Core `a` leads, and the test answers for `b`."""
+    """Group in which core `a` leads and the test answers for `b`."""
 
     def __init__(self) -> None:
         self.group = CoreGroup("a", "b", "c")
@@ -81,11 +76,11 @@ class Beaten:
 
     @property
     def clock(self) -> ClockReading | None:
-        """Of `b`, as `a` knows it."""
+        """Return the clock of `b`, as `a` knows it."""
         return self.group["a"].progress[replica("b")].clock
 
     def beat(self) -> Heartbeat:
-        """Have `a` send the next beat, and nothing else."""
+        """Make `a` send the next heartbeat, and nothing else."""
         group = self.group
         group["a"].broadcast_commit(group.now)
         (beat,) = {one.message for one in group["a"].take().effects if getattr(one, "to", None) == replica("b")}
@@ -93,13 +88,17 @@ class Beaten:
         return beat
 
     def answer(self, beat: Heartbeat, wall_ms: int, after_s: float = 0.0) -> None:
-        """What `b` says to a beat comes to `a`."""
+        """Deliver an answer of `b` to a heartbeat."""
         self.group.now += after_s
         self.group.send("b", "a", HeartbeatReply(beat.term, beat.round, 0, wall_ms=wall_ms))
 
 
-def test_a_clock_counts_from_when_its_member_was_asked_however_late_the_answer_is_read() -> None:
-    beaten = Beaten()
+@pytest.fixture
+def beaten() -> Beaten:
+    return Beaten()
+
+
+def test_a_clock_counts_from_when_its_member_was_asked_however_late_the_answer_is_read(beaten: Beaten) -> None:
     beat, asked_at = beaten.beat(), beaten.group.now
     beaten.answer(beat, NOON_MS, after_s=10.0)
     assert beaten.clock == ClockReading(NOON_MS, asked_at, asked_at + 10.0)
@@ -110,8 +109,7 @@ def test_a_clock_counts_from_when_its_member_was_asked_however_late_the_answer_i
     assert beaten.clock == ClockReading(NOON_MS + 10_000, asked_at + 10.0, asked_at + 10.25)
 
 
-def test_a_member_that_needs_longer_than_from_beat_to_beat_is_known() -> None:
-    beaten = Beaten()
+def test_a_member_that_needs_longer_than_from_beat_to_beat_is_known(beaten: Beaten) -> None:
     asked_at, beats = beaten.group.now, []
     for _ in range(4):
         beats.append(beaten.beat())
@@ -120,28 +118,22 @@ def test_a_member_that_needs_longer_than_from_beat_to_beat_is_known() -> None:
     assert beaten.clock == ClockReading(NOON_MS, asked_at, beaten.group.now)
 
 
-def test_an_answer_that_is_lost_is_missed_for_no_longer_than_a_clock_is_known() -> None:
-    beaten = Beaten()
+def test_replies_to_appends_report_no_clock_and_a_lost_answer_blocks_no_later_report(beaten: Beaten) -> None:
     beaten.beat()
+    beaten.group.send("b", "a", AppendReply(1, 0, 0, wall_ms=NOON_MS))
+    assert beaten.clock is None
     beaten.group.now += MAX_SILENCE_S + 0.01
     beaten.answer(beaten.beat(), NOON_MS)
     assert beaten.clock is not None
     assert beaten.clock.asked_at == beaten.group.now
 
 
-def test_an_answer_to_appends_tells_no_clock_for_it_does_not_say_when_it_was_asked_for() -> None:
-    beaten = Beaten()
-    beaten.beat()
-    beaten.group.send("b", "a", AppendReply(1, 0, 0, wall_ms=NOON_MS))
-    assert beaten.clock is None
-
-
 Step = tuple[float, bool, bool]
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans(), st.booleans()), max_size=60))
-def test_a_clock_that_is_right_lies_between_the_two_bounds_whatever_waits_and_is_lost(steps: list[Step]) -> None:
-    """Beats go out, are answered by a clock that is right, and the answers are read later, in their order or not."""
+def test_a_right_clock_lies_within_its_bounds_despite_delayed_or_lost_replies(steps: list[Step]) -> None:
+    """A right clock answers heartbeats. The answers are read later, in order or not, or never."""
     beaten, waiting = Beaten(), []
     for seconds, beats, newest in steps:
         beaten.group.now += seconds

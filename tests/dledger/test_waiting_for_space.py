@@ -1,14 +1,15 @@
-"""Entries that come before space is reserved for them wait: nothing is refused, lost or put out of order by it."""
+"""Entries that arrive before space is reserved wait. No entry is refused, lost or reordered because of that."""
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from node_group import SECRET, SEGMENT_BYTES, Group, Journal, until
+from node_group import SEGMENT_BYTES, Group, leading, until
 
-from dledger import Node, NodeConfig
+from dledger import Node
 from dledger.errors import BusyError, LogFullError, NotLeaderError
 from dledger.replica.joining import without
 from dledger.store.log import LogStore
@@ -19,9 +20,9 @@ UNIT_BYTES = 20_000
 
 
 class SlowWorkers:
-    """Workers that reserve space for the logs in `held` get nowhere, and find the disk full if `is_full`.
+    """Patch that holds workers that reserve space for the logs in `held`. They find the disk full if `is_full`.
 
-    `waiting` is set while one tries.
+    `waiting` is set while a worker tries.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,7 @@ class SlowWorkers:
         monkeypatch.setattr(LogStore, "reserve", reserve_slowly)
 
     def release(self) -> None:
-        """They go on, and are slow no more."""
+        """Let the workers continue at normal speed."""
         self.held.clear()
         self.go_on.set()
 
@@ -56,12 +57,18 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> SlowWorkers:
     return SlowWorkers(monkeypatch)
 
 
-def alone(directory: Path) -> NodeConfig:
-    return NodeConfig("c", "g", "n0", directory, SECRET, segment_bytes=SEGMENT_BYTES, bootstrap=True)
+@asynccontextmanager
+async def group_of(directory: Path, workers: SlowWorkers, **options: object) -> AsyncIterator[Group]:
+    """Run a group whose workers are released in the end."""
+    async with Group(directory, **options) as group:
+        try:
+            yield group
+        finally:
+            workers.release()
 
 
 def staged(node: Node, count: int) -> list[asyncio.Task[int]]:
-    """Units, more than a segment of them, each with its number."""
+    """Append numbered units of more than a segment in total."""
     return [asyncio.create_task(node.append(bytes([number]) * UNIT_BYTES)) for number in range(count)]
 
 
@@ -71,8 +78,7 @@ def stage_until_refused(node: Node) -> None:
 
 
 async def test_a_leaders_units_wait_in_their_order_over_several_segments(tmp_path: Path, workers: SlowWorkers):
-    async with Node(alone(tmp_path), Journal()) as node:
-        await until(lambda: node.is_ready)
+    async with leading(tmp_path) as node:
         before = node.last_position
         workers.held.append(node.replica.store)
         tasks = staged(node, 12)
@@ -89,26 +95,18 @@ async def test_a_leaders_units_wait_in_their_order_over_several_segments(tmp_pat
             assert await node.read(position, UNIT_BYTES) == bytes([number]) * UNIT_BYTES
 
 
-async def test_more_than_may_wait_for_a_majority_is_refused_while_it_waits_for_space(
+async def test_units_above_the_uncommitted_limit_are_refused_while_others_wait_for_space(
     tmp_path: Path, workers: SlowWorkers
 ):
-    group = Group(tmp_path, count=1, max_uncommitted_bytes=1 << 20)
-    try:
-        await group.start()
+    async with group_of(tmp_path, workers, count=1, max_uncommitted_bytes=1 << 20) as group:
         node = await group.leader()
         workers.held.append(node.replica.store)
         with pytest.raises(BusyError, match="wait for a majority"):
             stage_until_refused(node)
-    finally:
-        workers.release()
-        await group.stop()
 
 
-async def test_units_that_waited_for_space_that_is_not_there_are_not_stored_and_others_refused(
-    tmp_path: Path, workers: SlowWorkers
-):
-    async with Node(alone(tmp_path), Journal()) as node:
-        await until(lambda: node.is_ready)
+async def test_units_that_waited_for_missing_space_are_refused_and_not_stored(tmp_path: Path, workers: SlowWorkers):
+    async with leading(tmp_path) as node:
         workers.held.append(node.replica.store)
         workers.is_full = True
         tasks = staged(node, 5)
@@ -128,18 +126,16 @@ async def test_units_that_waited_for_space_that_is_not_there_are_not_stored_and_
         await node.append(b"after")
 
 
-async def test_a_handover_waits_for_what_waits_for_space(tmp_path: Path, workers: SlowWorkers):
-    group = Group(tmp_path)
-    try:
-        await group.start()
+async def test_a_handover_waits_for_units_that_wait_for_space(tmp_path: Path, workers: SlowWorkers):
+    async with group_of(tmp_path, workers) as group:
         leader = await group.leader()
-        heir = next(node_id for node_id in group.ids if node_id != leader.config.node_id)
-        await until(lambda: group.nodes[heir].leader_id is not None)
+        heir = await group.follower()
+        await group.settled()
         workers.held.append(leader.replica.store)
         tasks = staged(leader, 5)
         await until(workers.waiting.is_set, "a worker that is slow")
         moved = asyncio.create_task(leader.transfer_leadership(heir))
-        await until(lambda: leader.replica.leading.hands_over, "a handover")
+        await until(lambda: leader.replica.leading.is_handing_over, "a handover")
         assert not leader.is_ready
         with pytest.raises(NotLeaderError):
             leader.stage(1, lambda _: (b"x",))
@@ -147,17 +143,12 @@ async def test_a_handover_waits_for_what_waits_for_space(tmp_path: Path, workers
         assert await moved
         positions = [await task for task in tasks]
         assert await group.nodes[heir].read(positions[-1], UNIT_BYTES) == bytes([4]) * UNIT_BYTES
-    finally:
-        workers.release()
-        await group.stop()
 
 
-async def test_a_followers_appends_wait_while_it_hears_its_leader(tmp_path: Path, workers: SlowWorkers):
-    group = Group(tmp_path)
-    try:
-        await group.start()
+async def test_a_follower_short_of_prepared_space_keeps_hearing_its_leader(tmp_path: Path, workers: SlowWorkers):
+    async with group_of(tmp_path, workers) as group:
         leader = await group.leader()
-        slow = next(node for node in group.nodes.values() if node is not leader)
+        slow = group.nodes[await group.follower()]
         await until(lambda: slow.status().last_index == leader.status().last_index)
         workers.held.append(slow.replica.store)
         term, before = leader.term, slow.last_position
@@ -168,8 +159,4 @@ async def test_a_followers_appends_wait_while_it_hears_its_leader(tmp_path: Path
             before, term, term, leader.config.node_id,
         )  # fmt: skip
         workers.release()
-        await group.settled()
-        assert group.same_state()
-    finally:
-        workers.release()
-        await group.stop()
+        await group.agrees()

@@ -1,4 +1,4 @@
-"""Examples run as they stand, on one cluster, in any order."""
+"""The examples run unchanged, on one cluster, in any order."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ def test_the_replicated_log_alone():
     assert "Traceback" not in done.stderr
 
 
-def test_no_example_reads_what_another_one_has_written():
+def test_examples_use_distinct_names():
     names = Counter(
         name
         for path in EXAMPLES.glob("*.py")

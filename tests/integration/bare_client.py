@@ -1,4 +1,4 @@
-"""A client that sends whatever bytes it is told to, and what a node counted meanwhile."""
+"""Client that sends any bytes, and helpers that read a node's counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METRIC = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.
 
 
 class BareClient:
-    """One connection to `address`, "host:port". `receive_buffer_bytes` bounds what the kernel takes unread."""
+    """Connection to `address`, "host:port". `receive_buffer_bytes` bounds the bytes that the kernel buffers unread."""
 
     def __init__(self, address: str, *, receive_buffer_bytes: int = 0, answer_seconds: float = ANSWER_SECONDS) -> None:
         host, _, port = address.rpartition(":")
@@ -44,7 +44,7 @@ class BareClient:
         self._socket.close()
 
     def write(self, data: bytes) -> None:
-        """Send bytes as they are; a connection that the other end has closed is no error."""
+        """Send bytes unchanged. A connection that the other end has closed is no error."""
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -69,7 +69,7 @@ class BareClient:
         return opaque
 
     def read(self) -> RemotingCommand:
-        """The next frame. Raises `ConnectionError` if the other end closes, `TimeoutError`."""
+        """Return the next frame. Raise `ConnectionError` if the other end closes, or `TimeoutError`."""
         while (frame := self._decoder.next_frame()) is None:
             data = self._socket.recv(1 << 16)
             if not data:
@@ -93,7 +93,7 @@ class BareClient:
         return answer
 
     def wait_closed(self) -> None:
-        """Read until the other end closes; fails if it does not within `ANSWER_SECONDS`."""
+        """Read until the other end closes, or fail after `ANSWER_SECONDS`."""
         try:
             while self._socket.recv(1 << 16):
                 pass
@@ -106,18 +106,34 @@ class BareClient:
 
 
 def send_fields(topic: str = TOPIC) -> dict[str, str]:
-    """The ext fields of a send to queue 0 (310)."""
+    """Return the ext fields of a send to queue 0 (310)."""
     return SendMessageHeader("bare", topic, "TBW102", 4, 0, 0, 1_700_000_000_000, 0).encode_letters()
 
 
 def pull_fields(offset: int, *, topic: str = TOPIC, suspend_ms: int = 0, messages: int = 32) -> dict[str, str]:
-    """The ext fields of a pull of queue 0 (11) with its own subscription; `suspend_ms` makes it a long poll."""
+    """Return the ext fields of a pull of queue 0 (11) with its own subscription. `suspend_ms` makes it a long poll."""
     flags = 4 | (2 if suspend_ms else 0)
     return encode_ext(PullMessageHeader("bare", topic, 0, offset, messages, flags, 0, suspend_ms, 0, "*", "TAG"))
 
 
 def metrics(address: str) -> dict[tuple[str, str], float]:
-    """A node's metrics by name and value of the label `peer` ("" without one), given the address of its clients."""
+    """Return a node's current metrics, by name and value of the label `peer` ("" without one).
+
+    `address` is the node's address for clients. A page is computed at most once a second, so the first page may be
+    older than this call and is not used.
+    """
+    stale, fresh = _page(address), {}
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while (fresh := _page(address))[_TIMERS] == stale[_TIMERS] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return fresh
+
+
+_TIMERS = "dledger_loop_late_seconds_count", ""
+"""Metric that grows all the time."""
+
+
+def _page(address: str) -> dict[tuple[str, str], float]:
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port) + 2, timeout=ANSWER_SECONDS)
     try:
@@ -132,19 +148,36 @@ def metrics(address: str) -> dict[tuple[str, str], float]:
     return found
 
 
+def counters(address: str, *names: str) -> list[float]:
+    """Return a node's counts about its clients, by the names of their configuration keys."""
+    page = metrics(address)
+    return [page[f"dledger_broker_{name}_total", ""] for name in names]
+
+
 def counter(address: str, name: str) -> float:
-    """One of the numbers that a node counts about its clients, by the name of its configuration key."""
-    return metrics(address)[f"dledger_broker_{name}_total", ""]
+    """Return one of these counts."""
+    return counters(address, name)[0]
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = ANSWER_SECONDS) -> None:
-    """Poll `condition` until it holds; fails with `what` if it does not in time."""
+    """Poll `condition` until it holds. Fail with `what` if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.02)
 
 
+def followers(cluster: LocalCluster) -> list[str]:
+    """Return the ids of the nodes that do not lead."""
+    leading = cluster.leader()
+    return [node_id for node_id in cluster.node_ids if node_id != leading]
+
+
+def logged(cluster: LocalCluster, text: str, node_id: str | None = None) -> None:
+    """Wait until a node, by default the leader, has logged a text."""
+    until(lambda: text in broker_log(cluster, node_id or cluster.leader()), f"a log line with {text!r}")
+
+
 def broker_log(cluster: LocalCluster, node_id: str) -> str:
-    """What a node has logged."""
+    """Return a node's log."""
     return (cluster.data_dir / node_id / "log" / "broker.log").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A load that remembers every acknowledgement, and the promises that must hold for it whatever was killed meanwhile."""
+"""Workload that remembers every acknowledgement, and the promises that hold for them after any kills."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dledger_client import Admin, ClientError, MessageQueue, Producer, SendError
 TOPIC = "Killed"
 GROUP = "committers"
 QUEUES = 4
-SENDERS = 16
+SENDERS = 6
 SEND_SECONDS = 40.0
 PROGRESS_SECONDS = 40.0
 
 
 class Workload:
-    """Sends from `SENDERS` tasks, and commits ever higher offsets, until it is closed.
+    """Workload that sends from `SENDERS` tasks, and commits ever higher offsets, until it is closed.
 
     async with Workload(namesrv) as load:
         await load.progress(100)
         ...
-    await load.check()
+        await load.check()
     """
 
     def __init__(self, namesrv: str) -> None:
@@ -67,7 +67,7 @@ class Workload:
             await self._more.wait_for(lambda: len(self.acknowledged) >= target)
 
     async def check(self) -> None:
-        """Hold everything that was promised against what the cluster has now."""
+        """Check every promise against the present content of the cluster."""
         assert not self.violations, self.violations
         stored = await read_topic(self.namesrv, TOPIC)
         assert_offsets_unique_and_dense(stored)
@@ -100,7 +100,7 @@ class Workload:
             self._more.notify_all()
 
     async def _commit(self) -> None:
-        """Commit 1, 2, 3, … for one queue; what is read back is never below what was acknowledged."""
+        """Commit 1, 2, 3, … for one queue, and check that no read returns less than was acknowledged."""
         attempt = 0
         while not self._stop.is_set():
             attempt += 1

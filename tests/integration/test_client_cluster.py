@@ -1,4 +1,4 @@
-"""The client against a cluster of real processes: what it promises over failovers, restarts and rebalances."""
+"""The client keeps its promises over failovers, restarts and rebalances of a cluster of real processes."""
 
 from __future__ import annotations
 
@@ -7,28 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from cluster_checks import assert_offsets_unique_and_dense, read_topic
+from commands import until
 
-from dledger_client import (
-    Admin,
-    MessageQueue,
-    NotFoundError,
-    OrderlyConsumer,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
-    SendError,
-    Sql,
-    SyncAdmin,
-    SyncConsumer,
-    SyncProducer,
-)
+from dledger_client import Admin, MessageQueue, OrderlyConsumer, Producer, PushConsumer, ReceivedMessage, SendError
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 
 EXAMPLES = sorted(
@@ -43,21 +29,8 @@ CLIENT_README = Path(__file__).parents[2] / "client" / "README.md"
 cluster = local_cluster_fixture(scope="module")
 
 
-@pytest.fixture
-async def topic(cluster: LocalCluster, request: pytest.FixtureRequest):
-    """A topic of the test's own, on a cluster of which every node runs."""
-    for node_id in cluster.node_ids:
-        if cluster.pid(node_id) is None:
-            await asyncio.to_thread(cluster.restart, node_id)
-    await asyncio.to_thread(cluster.wait_ready)
-    name = request.node.originalname.removeprefix("test_")[:100]
-    async with Admin(cluster.namesrv) as admin:
-        await admin.create_topic(name, queues=4)
-    return name
-
-
 async def read_all(cluster: LocalCluster, topic: str) -> dict[int, list[str]]:
-    """Every stored body by queue, in the order of the offsets."""
+    """Return every stored body by queue, in the order of the offsets."""
     messages = await read_topic(cluster.namesrv, topic)
     assert_offsets_unique_and_dense(messages)
     bodies: dict[int, list[str]] = {}
@@ -66,19 +39,12 @@ async def read_all(cluster: LocalCluster, topic: str) -> dict[int, list[str]]:
     return bodies
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for what has no event of its own."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.01)
-
-
 def queues_of(consumer: PushConsumer | OrderlyConsumer, topic: str) -> int:
     return sum(queue.topic == topic for queue in consumer.assignment)
 
 
 class Load:
-    """Sends from many tasks until it is told to stop; knows what was acknowledged and what may be stored twice."""
+    """Sends from many tasks until the load stops, with the acknowledged messages and those that may be stored twice."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.acknowledged: list[str] = []
@@ -112,78 +78,6 @@ class Load:
 
     def stop(self) -> None:
         self._stopped = True
-
-
-async def test_a_message_goes_through_unchanged(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv) as producer, PushConsumer(cluster.namesrv, "CG-through", topic) as consumer:
-        sent = await producer.send(topic, b"x" * 10_000, key=["a", "b"], tags="red", properties={"colour": "deep"})
-        async with asyncio.timeout(20):
-            message = await anext(consumer)
-        assert (message.body, message.keys, message.tags) == (b"x" * 10_000, ("a", "b"), "red")
-        assert message.properties["colour"] == "deep"
-        assert (message.queue_offset, message.offset_message_id) == (sent.queue_offset, sent.offset_message_id)
-        async with Admin(cluster.namesrv) as admin:
-            assert (await admin.message_by_id(sent.offset_message_id)).message_id == sent.message_id
-            assert [found.body for found in await admin.messages_by_key(topic, "b")] == [message.body]
-            with pytest.raises(NotFoundError):
-                await admin.message_by_id(sent.offset_message_id[:-16] + "F" * 8 + "0" * 8)
-
-
-async def test_consumers_get_what_their_expression_in_sql_is_true_of(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv) as producer:
-        for amount in range(40):
-            await producer.send(topic, b"%d" % amount, tags="red", properties={"amount": str(amount)})
-    wanted = {b"%d" % amount for amount in range(31, 40)}
-    expression = "amount > 30 AND TAGS = 'red'"
-    async with PushConsumer(cluster.namesrv, "CG-sql", {topic: Sql(expression)}) as consumer:
-        found: set[bytes] = set()
-        async with asyncio.timeout(30):
-            async for message in consumer:
-                assert message.body in wanted - found
-                found.add(message.body)
-                message.ack()
-                if found == wanted:
-                    break
-    async with PullConsumer(cluster.namesrv, filter=Sql(f"NOT ({expression})")) as reader:
-        await reader.assign(await reader.queues(topic))
-        await reader.seek_to_begin()
-        others: set[bytes] = set()
-        while len(others) < 31 and (messages := await reader.poll(timeout=10)):
-            others |= {message.body for message in messages}
-    assert others == {b"%d" % amount for amount in range(31)}
-
-
-async def test_no_acknowledged_message_is_lost_when_leaders_are_killed(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv) as producer:
-        load = Load(producer, topic)
-        senders = [asyncio.create_task(load.send(sender)) for sender in range(16)]
-        for _ in range(2):
-            await load.more(200)
-            killed = await asyncio.to_thread(cluster.kill_leader)
-            await load.more(200)
-            await asyncio.to_thread(cluster.restart, killed)
-        load.stop()
-        await asyncio.gather(*senders)
-    stored = Counter(body for bodies in (await read_all(cluster, topic)).values() for body in bodies)
-    assert set(load.acknowledged) <= set(stored)
-    assert set(stored) <= set(load.acknowledged) | set(load.unknown)
-    repeated = sum(count - 1 for count in stored.values())
-    assert repeated <= 2 * 16, "only what was under way at a kill may be stored twice"
-
-
-async def test_at_most_once_never_stores_a_message_twice(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv, retry_unknown=False) as producer:
-        load = Load(producer, topic)
-        senders = [asyncio.create_task(load.send(sender)) for sender in range(16)]
-        await load.more(200)
-        killed = await asyncio.to_thread(cluster.kill_leader)
-        await load.more(200)
-        load.stop()
-        await asyncio.gather(*senders)
-    await asyncio.to_thread(cluster.restart, killed)
-    stored = Counter(body for bodies in (await read_all(cluster, topic)).values() for body in bodies)
-    assert set(load.acknowledged) <= set(stored)
-    assert max(stored.values()) == 1
 
 
 async def test_order_per_key_holds_over_a_killed_leader(cluster: LocalCluster, topic: str):
@@ -247,30 +141,13 @@ async def test_two_ordered_consumers_handle_each_queue_in_order_and_alone_over_a
         assert list(dict.fromkeys(offsets)) == sorted(set(offsets))
 
 
-async def test_a_paused_leader_is_left_for_its_successor(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv) as producer:
-        load = Load(producer, topic)
-        senders = [asyncio.create_task(load.send(sender)) for sender in range(4)]
-        await load.more(50)
-        paused = await asyncio.to_thread(cluster.leader)
-        cluster.pause(paused)
-        try:
-            await load.more(50)
-        finally:
-            cluster.resume(paused)
-        load.stop()
-        await asyncio.gather(*senders)
-    stored = {body for bodies in (await read_all(cluster, topic)).values() for body in bodies}
-    assert set(load.acknowledged) <= stored
-
-
 async def test_a_consumer_neither_loses_nor_repeats_a_message_over_a_killed_leader(cluster: LocalCluster, topic: str):
     seen: list[tuple[int, int]] = []
     async with Producer(cluster.namesrv) as producer, PushConsumer(cluster.namesrv, "CG-kill", topic) as consumer:
 
         async def read() -> None:
             async for message in consumer:
-                seen.append((message.queue_id, message.queue_offset))  # noqa: PERF401 - seen while it grows
+                seen.append((message.queue_id, message.queue_offset))  # noqa: PERF401 - others read the list as it grows
 
         reader = asyncio.create_task(read())
         load = Load(producer, topic)
@@ -287,92 +164,8 @@ async def test_a_consumer_neither_loses_nor_repeats_a_message_over_a_killed_lead
     assert len(seen) == len(set(seen)) == expected
 
 
-async def test_two_members_share_a_topic_and_the_rest_goes_to_the_one_that_stays(cluster: LocalCluster, topic: str):
-    seen: list[tuple[int, int]] = []
-    grown = asyncio.Event()
-
-    async def handler(message) -> None:
-        seen.append((message.queue_id, message.queue_offset))
-        grown.set()
-
-    async def received(count: int) -> None:
-        async with asyncio.timeout(30):
-            while len(seen) < count:
-                grown.clear()
-                await grown.wait()
-
-    async with Producer(cluster.namesrv) as producer, PushConsumer(cluster.namesrv, "CG-two", topic, handler) as first:
-        async with PushConsumer(cluster.namesrv, "CG-two", topic, handler) as second:
-            await until(lambda: [queues_of(member, topic) for member in (first, second)] == [2, 2])
-            assert not first.assignment & second.assignment
-            for _ in range(200):
-                await producer.send(topic, b"x")
-            await received(200)
-        for _ in range(200):
-            await producer.send(topic, b"y")
-        await received(400)
-    assert len(seen) == len(set(seen)) == 400
-
-
-async def test_a_consumer_goes_on_where_its_predecessor_stopped(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv) as producer:
-        await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(100)))
-    seen: list[bytes] = []
-    for _ in range(2):
-        async with PushConsumer(cluster.namesrv, "CG-resume", topic) as consumer:
-            async for message in consumer:
-                seen.append(message.body)
-                if len(seen) % 50 == 0:
-                    message.ack()
-                    break
-    assert len(seen) == len(set(seen)) == 100
-
-
-async def test_a_failed_message_comes_back(cluster: LocalCluster, topic: str):
-    deliveries: list[int] = []
-    finished = asyncio.Event()
-
-    async def handler(message) -> None:
-        deliveries.append(message.reconsume_times)
-        if len(deliveries) < 3:
-            raise ValueError("not yet")
-        finished.set()
-
-    async with Producer(cluster.namesrv) as producer:
-        await producer.send(topic, b"x")
-    async with PushConsumer(cluster.namesrv, "CG-retry", topic, handler):
-        async with asyncio.timeout(90):  # the broker delays the first two retries by 10 and 30 s
-            await finished.wait()
-    assert deliveries == [0, 1, 2]
-
-
-async def test_everything_goes_on_after_all_nodes_were_killed_at_once(cluster: LocalCluster, topic: str):
-    async with Producer(cluster.namesrv, timeout=30) as producer:
-        before = [(await producer.send(topic, b"%d" % number)) for number in range(100)]
-        for node_id in cluster.node_ids:
-            await asyncio.to_thread(cluster.kill, node_id)
-        after = asyncio.create_task(producer.send(topic, b"after"))
-        for node_id in cluster.node_ids:
-            await asyncio.to_thread(cluster.restart, node_id)
-        await after
-    stored = await read_all(cluster, topic)
-    assert sum(map(len, stored.values())) == len(before) + 1
-
-
-def test_the_blocking_client_needs_no_event_loop(cluster: LocalCluster):
-    with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv) as producer:
-        admin.create_topic("blocking", queues=1)
-        producer.send_batch("blocking", [b"%d" % number for number in range(50)])
-        with SyncConsumer(cluster.namesrv, "CG-blocking", "blocking") as consumer:
-            messages = [next(consumer) for _ in range(50)]
-            messages[-1].ack()
-        bodies = [message.body for message in messages]
-        assert bodies == [b"%d" % number for number in range(50)]
-        assert [status.lag for status in admin.offsets("CG-blocking", "blocking")] == [0]
-
-
 def run_example(path: Path, *arguments: str) -> str:
-    """What a program prints that ends well."""
+    """Run a program that must succeed, and return its output."""
     done = subprocess.run(
         [sys.executable, str(path), *arguments],
         capture_output=True,
@@ -390,7 +183,7 @@ def test_examples_run(cluster: LocalCluster, path: Path):
     assert "OUT OF ORDER" not in run_example(path, cluster.namesrv)
 
 
-def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalCluster):
+def test_the_transactions_example_shows_committed_orders_and_a_check(cluster: LocalCluster):
     told = run_example(EXAMPLES[0].with_name("transactions.py"), cluster.namesrv).splitlines()
     assert "order-3: asked by a broker, commit" in told
     assert told[-1] == "consumers saw order-1, order-3"
@@ -420,12 +213,7 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
         ),
         (
             "resets",
-            [
-                "read one, two",
-                "read again one, two",
-                "skipped three, read four",
-                "another group went on with five",
-            ],
+            ["read one, two", "read again one, two", "skipped three, read four", "another group went on with five"],
         ),
         (
             "namespaces",
@@ -436,28 +224,24 @@ def test_the_example_of_transactions_tells_of_what_was_placed(cluster: LocalClus
         ),
     ],
 )
-def test_the_examples_of_ways_of_consuming_tell_of_them(cluster: LocalCluster, name: str, expected: list[str]):
+def test_the_consuming_examples_print_the_expected_lines(cluster: LocalCluster, name: str, expected: list[str]):
     assert run_example(EXAMPLES[0].with_name(f"{name}.py"), cluster.namesrv).splitlines() == expected
 
 
-def test_the_example_in_the_components_readme_runs(cluster: LocalCluster, tmp_path: Path):
-    (example,) = re.findall(r"```python\n(.*?)```", CLIENT_README.read_text("utf-8"), re.DOTALL)
-    program = tmp_path / "example.py"
-    program.write_text(example.replace("127.0.0.1:9876", cluster.namesrv))
-    assert run_example(program) == "b'hello'\n"
-
-
-def test_the_example_in_the_projects_readme_runs(cluster: LocalCluster, tmp_path: Path):
-    blocks = re.findall(r"```python\n(.*?)```", PROJECT_README.read_text("utf-8"), re.DOTALL)
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [(CLIENT_README, r"b'hello'\n"), (PROJECT_README, r"stored as [0-9A-F]+ in queue \d+ at offset 0\nhello\n")],
+    ids=["component", "project"],
+)
+def test_the_example_in_a_readme_runs(cluster: LocalCluster, tmp_path: Path, page: Path, printed: str):
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     (example,) = [block for block in blocks if "dledger_client" in block]
     program = tmp_path / "example.py"
     program.write_text(example.replace("127.0.0.1:9876", cluster.namesrv))
-    stored, received = run_example(program).splitlines()
-    assert re.fullmatch(r"stored as [0-9A-F]+ in queue \d+ at offset 0", stored)
-    assert received == "hello"
+    assert re.fullmatch(printed, run_example(program))
 
 
-async def test_a_consume_command_that_is_terminated_has_committed_what_it_printed(cluster):
+async def test_a_terminated_consume_command_has_committed_the_printed_messages(cluster):
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic("Terminated", queues=1)
         async with Producer(cluster.namesrv) as producer:

@@ -1,4 +1,4 @@
-"""`dledger dlq` against a cluster of real processes: what is resent, how it looks then, and that it is sent once."""
+"""`dledger dlq` against a cluster of real processes resends each dead letter once, as a copy of known form."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from cluster_checks import read_topic
+from commands import output
 
 from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage, SubscriptionGroupConfig
 from dledger_client.testing import LocalCluster, local_cluster_fixture
+
+pytestmark = pytest.mark.long
 
 cluster = local_cluster_fixture(scope="module")
 MANY = 300
@@ -21,31 +25,18 @@ MANY = 300
 
 def start(cluster: LocalCluster, *words: str) -> subprocess.Popen[str]:
     """Start `dledger dlq`."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "dledger_admin", "dlq", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "DLEDGER_NAMESRV": cluster.namesrv},
-    )
+    command, environment = [sys.executable, "-m", "dledger_admin", "dlq", *words], {"DLEDGER_NAMESRV": cluster.namesrv}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment})
 
 
 def dlq(cluster: LocalCluster, *words: str, code: int = 0) -> str:
-    """Run `dledger dlq` to its end; returns what it printed."""
-    process = start(cluster, *words)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
-    return out if code == 0 or out else err
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """The test's topic, and its consumer group."""
-    return request.node.originalname.removeprefix("test_")[:100]
+    """Run `dledger dlq` to its end, and return its output."""
+    return output("dlq", *words, code=code, DLEDGER_NAMESRV=cluster.namesrv)
 
 
 async def bury(cluster: LocalCluster, topic: str, count: int, total: int | None = None) -> None:
-    """Have a group fail to handle the next messages of a topic, until it has `total` dead letters."""
+    """Let a group fail for the next messages of a topic, until it has `total` dead letters."""
     async with (
         asyncio.timeout(60),
         PushConsumer(
@@ -59,12 +50,20 @@ async def bury(cluster: LocalCluster, topic: str, count: int, total: int | None 
 
 
 def listed(cluster: LocalCluster) -> dict[str, int]:
-    """How many dead letters each group has."""
+    """Return the number of dead letters of each group."""
     return {one["group"]: one["messages"] for one in json.loads(dlq(cluster, "list", "-o", "json"))}
 
 
+async def die(cluster: LocalCluster, topic: str, bodies: Sequence[bytes] = (b"body",), queues: int = 1) -> None:
+    """Create a topic with messages, and let its group fail for all of them."""
+    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
+        await admin.create_topic(topic, queues=queues)
+        await producer.send_batch(topic, bodies)
+    await bury(cluster, topic, len(bodies))
+
+
 async def copies(cluster: LocalCluster, topic: str) -> list[ReceivedMessage]:
-    """The messages of a topic that are copies of dead letters."""
+    """Return the messages of a topic that are copies of dead letters."""
     return [message for message in await read_topic(cluster.namesrv, topic) if "DEAD_LETTER_ID" in message.properties]
 
 
@@ -82,20 +81,12 @@ async def test_a_dead_letter_is_listed_shown_exported_and_resent_once(cluster: L
     assert json.loads(line) == letter
     assert (letter["topic"], letter["message_id"], letter["body"]) == (name, sent.message_id, "body")
 
-    assert json.loads(dlq(cluster, "resend", name, "--all", "-o", "json")) == {
-        "group": name,
-        "resent": 1,
-        "already": 0,
-        "failed": [],
-    }
+    result = json.loads(dlq(cluster, "resend", name, "--all", "-o", "json"))
+    assert result == {"group": name, "resent": 1, "already": 0, "failed": []}
     [copy] = await copies(cluster, name)
     assert (copy.message_id, copy.body, copy.keys, copy.tags) == (sent.message_id, b"body", ("k1", "k2"), "red")
-    assert {name: copy.properties.get(name) for name in ("own", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY")} == {
-        "own": "x",
-        "RETRY_TOPIC": None,
-        "ORIGIN_MESSAGE_ID": None,
-        "DELAY": None,
-    }
+    assert copy.properties["own"] == "x"
+    assert copy.properties.keys().isdisjoint({"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY"})
     assert copy.reconsume_times == 0
     assert "0 dead letters" in dlq(cluster, "resend", name, "--all")
     assert "0 dead letters" in dlq(cluster, "resend", name, "--id", letter["offset_message_id"])
@@ -106,22 +97,16 @@ async def test_a_dead_letter_is_listed_shown_exported_and_resent_once(cluster: L
 
 
 async def test_a_message_that_dies_again_is_resent_again(cluster: LocalCluster, name: str) -> None:
-    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
-        await admin.create_topic(name, queues=1)
-        await producer.send(name, b"body")
-    await bury(cluster, name, 1)
+    await die(cluster, name)
     dlq(cluster, "resend", name, "--all")
     await bury(cluster, name, 1, total=2)
     assert "1 dead letter of" in dlq(cluster, "resend", name, "--all")
     assert len({copy.properties["DEAD_LETTER_ID"] for copy in await copies(cluster, name)}) == 2
 
 
-async def test_a_run_that_is_killed_is_finished_by_the_next_one(cluster: LocalCluster, name: str) -> None:
+async def test_a_killed_resend_is_completed_by_the_next_run(cluster: LocalCluster, name: str) -> None:
     bodies = [b"%d" % number for number in range(MANY)]
-    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
-        await admin.create_topic(name, queues=2)
-        await producer.send_batch(name, bodies)
-    await bury(cluster, name, MANY)
+    await die(cluster, name, bodies, queues=2)
     first = start(cluster, "resend", name, "--all")
     async with asyncio.timeout(60):
         while not await copies(cluster, name):
@@ -134,7 +119,7 @@ async def test_a_run_that_is_killed_is_finished_by_the_next_one(cluster: LocalCl
     assert Counter(copy.body for copy in await copies(cluster, name)) == dict.fromkeys(bodies, 1)
 
 
-async def test_what_cannot_be_resent_is_named(cluster: LocalCluster, name: str) -> None:
+async def test_dead_letters_that_cannot_be_resent_are_named(cluster: LocalCluster, name: str) -> None:
     async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
         for topic in (name, f"{name}_other"):
             await admin.create_topic(topic, queues=1)
@@ -150,7 +135,7 @@ async def test_what_cannot_be_resent_is_named(cluster: LocalCluster, name: str) 
     assert [copy.body for copy in await copies(cluster, f"{name}_other")] == [b"body"]
 
 
-async def test_a_group_without_dead_letters_has_none_to_show(cluster: LocalCluster, name: str) -> None:
+async def test_dlq_commands_of_a_group_without_dead_letters_show_nothing(cluster: LocalCluster, name: str) -> None:
     assert "there is no consumer group" in dlq(cluster, "show", name, code=1)
     async with Admin(cluster.namesrv) as admin:
         await admin.create_group(SubscriptionGroupConfig(name))

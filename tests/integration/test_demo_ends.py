@@ -1,4 +1,4 @@
-"""Ends of `dledger demo`: nothing that it started outlives it."""
+"""`dledger demo` leaves no process behind, at any kind of end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from dledger_admin.cluster.ports import has_ended
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SECONDS = 60.0
 
@@ -24,7 +24,7 @@ def test_a_demo_that_a_signal_ends_leaves_no_process(tmp_path, number):
     text = tmp_path / "input"
     text.mkdir()
     (text / "long.py").write_text("x = 1\n" * 2_000_000)
-    # What starts the tests may have signals ignored: SIGINT as shells do in the background, SIGHUP as nohup does.
+    # The parent of the tests may ignore signals: shells ignore SIGINT in the background, and nohup ignores SIGHUP.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "signal.signal(signal.SIGHUP, signal.SIG_DFL); from dledger_admin.cli import main; main()"
@@ -52,5 +52,5 @@ def _pids_of_the_cluster(directory: Path, process: subprocess.Popen[bytes]) -> l
 
 
 def _words(files: Iterable[Path]) -> list[str]:
-    """What files hold; one that is only just made holds nothing."""
+    """Return the words in files. A file that was just created is empty."""
     return [word for file in files for word in file.read_text().split()]

@@ -1,6 +1,6 @@
-"""A full disk stops what needs space and nothing else, and is over when there is space again.
+"""A full disk stops only work that needs space, and its effects end when there is space again.
 
-Every node has a small file system of its own; a file that grows until nothing more fits makes it full.
+Every node has a small file system. A growing file fills it up.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,27 +17,31 @@ from pathlib import Path
 import pytest
 from bare_client import TOPIC, BareClient, pull_fields, until
 from cluster_checks import status_of, stop_and_compare_logs
+from commands import run
 
-from dledger_client.testing import LocalCluster
+from dledger_broker.features.retention.job import CHECK_PERIOD_S
+from dledger_client.testing import ClusterError, LocalCluster
 from dledger_client.testing.ports import find_base_port
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.headers import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader, encode_ext
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DISK_MIB = 150
 MESSAGE = bytes(1 << 20)
 BALLAST = "ballast"
+CROWDED_BYTES = 4 << 30
+"""Size in bytes of the file system. The demo takes 15 % of it."""
 
 
 @contextmanager
-def small_disk(directory: Path) -> Iterator[None]:
-    """A file system of `DISK_MIB` in memory, mounted over a directory with what that holds."""
+def small_disk(directory: Path, mib: int = DISK_MIB) -> Iterator[None]:
+    """Mount a file system of `mib` MiB in memory over a directory, with the directory's content."""
     aside = directory.with_name(f"{directory.name}.aside")
     directory.rename(aside)
     directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(directory)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(directory)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system takes root")
     try:
@@ -46,15 +51,26 @@ def small_disk(directory: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
-def fill(directory: Path) -> None:
-    """Leave no byte free on the file system of a directory."""
+def fill(directory: Path, ratio: float = 1.0) -> None:
+    """Fill the file system of a directory to a share, by default until no byte is free."""
     size = 1 << 20
+    total = os.statvfs(directory).f_blocks * os.statvfs(directory).f_frsize
     with (directory / BALLAST).open("ab", buffering=0) as file:
-        while size:
+        while size and (ratio == 1.0 or file.tell() < ratio * total):
             try:
                 size = size if file.write(bytes(size)) == size else size // 2
             except OSError:
                 size //= 2
+
+
+def fill_all(cluster: LocalCluster) -> None:
+    for node_id in cluster.node_ids:
+        fill(cluster.data_dir / node_id)
+
+
+def make_room(cluster: LocalCluster) -> None:
+    for node_id in cluster.node_ids:
+        (cluster.data_dir / node_id / BALLAST).unlink()
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +87,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """Return a folder over which a file system can be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[BareClient]:
-    """A client of the leader, whose topic and consumer group exist."""
+    """Run a client of the leader, with an existing topic and consumer group."""
     with BareClient(cluster.client_address(cluster.leader())) as client:
-        assert client.send_message(b"first").code == ResponseCode.SUCCESS
+        # A node with a full disk checks it again within seconds.
+        until(lambda: client.send_message(b"first").code == ResponseCode.SUCCESS, "a first message is stored")
         assert first_kept(client).code == ResponseCode.SUCCESS
         yield client
 
 
 def first_kept(client: BareClient) -> RemotingCommand:
-    """A pull of the first message that is left: where a disk stays too full for long, the oldest segments go."""
+    """Pull the first message that is kept."""
     answer = client.ask(RequestCode.PULL_MESSAGE, pull_fields(0, messages=1))
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         answer = client.ask(RequestCode.PULL_MESSAGE, pull_fields(int(answer.ext["nextBeginOffset"]), messages=1))
@@ -88,9 +113,9 @@ def first_kept(client: BareClient) -> RemotingCommand:
 
 
 def send_until_refused(client: BareClient, body: bytes) -> tuple[int, str]:
-    """The first refusal: code and text. Nothing keeps a disk full that is not refused soon.
+    """Return code and text of the first refusal. A disk that refuses nothing soon is not full.
 
-    What is under way when disks turn out to be full has an unknown outcome: followers may take it once they have space.
+    Sends under way when the disks fill up have an unknown outcome: followers may store them once they have space.
     """
     for _ in range(DISK_MIB):
         answer = client.send_message(body)
@@ -99,48 +124,8 @@ def send_until_refused(client: BareClient, body: bytes) -> tuple[int, str]:
     raise AssertionError("the disk is larger than it is")
 
 
-def position(cluster: LocalCluster, node_id: str) -> int:
-    return status_of(cluster, node_id).last_position
-
-
-def test_one_full_disk_does_not_stop_the_group_and_that_node_catches_up(cluster, client):
-    leading = cluster.leader()
-    full = next(node_id for node_id in cluster.node_ids if node_id != leading)
-    fill(cluster.data_dir / full)
-    sent = 0
-    while position(cluster, full) == position(cluster, leading) or sent < 5:
-        assert client.send_message(MESSAGE).code == ResponseCode.SUCCESS
-        sent += 1
-        assert sent < DISK_MIB // 2, "the node never ran out of space"
-    assert cluster.pid(full) is not None
-    (cluster.data_dir / full / BALLAST).unlink()
-    cluster.wait_ready()
-    until(lambda: position(cluster, full) == position(cluster, leading), "it has caught up")
-
-
-def test_what_waits_for_space_that_the_leader_does_not_have_is_refused_and_stored_nowhere(cluster, client):
-    """Nobody knows that the disk is full when it is taken; the followers, who have space, never get it."""
-    leading = cluster.leader()
-    fill(cluster.data_dir / leading)
-    taken = 0
-    while True:
-        answer = client.send_message(b"%d of the full disk" % taken + MESSAGE)
-        if answer.code != ResponseCode.SUCCESS:
-            break
-        taken += 1
-        assert taken < DISK_MIB, "the disk is larger than it is"
-    assert (answer.code, answer.ext.get("outcome")) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
-    assert (answer.remark or "").startswith(f"nothing was stored: the disk of {leading} is full")
-    (cluster.data_dir / leading / BALLAST).unlink()
-    until(lambda: client.send_message(b"again").code == ResponseCode.SUCCESS, "sends are taken again")
-    last = int(client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}).ext["offset"])
-    bodies = [client.ask(RequestCode.PULL_MESSAGE, pull_fields(at, messages=1)).body for at in range(last)]
-    assert not any(b"%d of the full disk" % taken in body for body in bodies)
-
-
-def test_full_disks_refuse_sends_and_let_consumers_go_on_until_there_is_space(cluster, client):
-    for node_id in cluster.node_ids:
-        fill(cluster.data_dir / node_id)
+def test_full_disks_refuse_sends_while_consumers_continue(cluster, client):
+    fill_all(cluster)
     code, text = send_until_refused(client, MESSAGE)
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert text.startswith("nothing was stored: the disk")
@@ -156,8 +141,7 @@ def test_full_disks_refuse_sends_and_let_consumers_go_on_until_there_is_space(cl
         assert_commits(client, offset)
     assert [cluster.pid(node_id) for node_id in cluster.node_ids if cluster.pid(node_id) is None] == []
 
-    for node_id in cluster.node_ids:
-        (cluster.data_dir / node_id / BALLAST).unlink()
+    make_room(cluster)
     until(lambda: client.send_message(b"again").code == ResponseCode.SUCCESS, "sends are taken again")
     last = int(client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}).ext["offset"])
     bodies = [client.ask(RequestCode.PULL_MESSAGE, pull_fields(at, messages=1)).body for at in range(last)]
@@ -166,7 +150,7 @@ def test_full_disks_refuse_sends_and_let_consumers_go_on_until_there_is_space(cl
 
 
 def assert_commits(client: BareClient, offset: int) -> None:
-    """The consumer group commits an offset and reads it back."""
+    """Check that the consumer group can commit an offset and read it back."""
     committed = client.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET, encode_ext(UpdateConsumerOffsetHeader("bare", TOPIC, 0, offset))
     )
@@ -175,9 +159,8 @@ def assert_commits(client: BareClient, offset: int) -> None:
     assert read.ext["offset"] == str(offset)
 
 
-def test_a_consumer_of_a_group_that_full_disks_keep_from_being_made_says_so_and_goes_on(cluster, client):
-    for node_id in cluster.node_ids:
-        fill(cluster.data_dir / node_id)
+def test_consume_waits_for_disk_space_to_create_its_group_and_says_so(cluster, client):
+    fill_all(cluster)
     for size in (1 << 20, 1 << 16, 1 << 10, 1):
         send_until_refused(client, bytes(size))
     words = [sys.executable, "-m", "dledger_admin", "consume", "--namesrv", cluster.namesrv, "--topic", TOPIC]
@@ -188,8 +171,7 @@ def test_a_consumer_of_a_group_that_full_disks_keep_from_being_made_says_so_and_
             assert said.startswith("consumer group 'made-later' cannot be made yet: ")
             assert "nothing was stored" in said
             assert said.endswith("; waiting until it can\n")
-            for node_id in cluster.node_ids:
-                (cluster.data_dir / node_id / BALLAST).unlink()
+            make_room(cluster)
             output, rest = consumer.communicate(timeout=60)
         finally:
             consumer.kill()
@@ -197,35 +179,106 @@ def test_a_consumer_of_a_group_that_full_disks_keep_from_being_made_says_so_and_
     assert "'made-later' cannot be made yet" not in rest, "it is said once"
 
 
-def test_nodes_that_start_on_full_disks_serve_what_they_have(cluster, client):
-    for node_id in cluster.node_ids:
-        fill(cluster.data_dir / node_id)
+def test_nodes_that_start_on_full_disks_serve_stored_messages(cluster, client):
+    fill_all(cluster)
     send_until_refused(client, MESSAGE)
     for node_id in cluster.node_ids:
         cluster.kill(node_id)
+    fill_all(cluster)
     for node_id in cluster.node_ids:
         cluster.restart(node_id)
     with BareClient(cluster.client_address(cluster.leader())) as survivor:
         assert first_kept(survivor).code == ResponseCode.SUCCESS
         assert send_until_refused(survivor, MESSAGE)[0] == ResponseCode.SERVICE_NOT_AVAILABLE
         assert_commits(survivor, 3)
-        for node_id in cluster.node_ids:
-            (cluster.data_dir / node_id / BALLAST).unlink()
+        make_room(cluster)
         until(lambda: survivor.send_message(b"again").code == ResponseCode.SUCCESS, "sends are taken again")
     assert stop_and_compare_logs(cluster) > 0
 
 
-def test_a_first_start_on_a_full_disk_is_one_line(tmp_path: Path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
+def test_a_first_start_on_a_full_disk_is_one_line(disk: Path, tmp_path: Path):
     with small_disk(disk):
         fill(disk)
         config = tmp_path / "broker.toml"
         names = f'broker_group = "broker-a"\nnode_id = "broker-a-n0"\ndata_dir = "{disk}/data"\n'
         config.write_text(f"{names}port = {find_base_port(1, 1)}\n")
-        command = [sys.executable, "-m", "dledger_admin", "broker", "--config", str(config), "--bootstrap"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = run("broker", "--config", config, "--bootstrap")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1, done.stderr
     assert f"broker: the disk of {disk}/data is full (" in done.stderr
     assert "make room there, then start the node again" in done.stderr
+
+
+def test_retention_deletes_nothing_on_a_disk_filled_by_others_and_tools_warn(disk: Path):
+    with small_disk(disk, 800):
+        fill(disk, 0.85)
+        cluster = LocalCluster(
+            data_dir=disk / "cluster", config=f"segment_bytes = {4 << 20}\nsnapshot_interval_s = 1\n"
+        )
+        try:
+            cluster.start()
+            with BareClient(cluster.client_address(cluster.leader())) as client:
+                for _ in range(9):
+                    assert client.send_message(MESSAGE).code == ResponseCode.SUCCESS
+                cluster.kill_leader()  # a leader checks for retention a second after it is ready
+            leading = cluster.leader()
+            ready_at = time.monotonic()
+            until(lambda: time.monotonic() > ready_at + CHECK_PERIOD_S, "retention has looked twice")
+            with BareClient(cluster.client_address(leading)) as client:
+                assert client.send_message(b"goes on").code == ResponseCode.SUCCESS
+                queue = {"topic": TOPIC, "queueId": "0"}
+                assert client.ask(RequestCode.GET_MIN_OFFSET, queue).ext["offset"] == "0"
+                assert client.ask(RequestCode.GET_MAX_OFFSET, queue).ext["offset"] == "10"
+            assert status_of(cluster, leading).first_position == 0
+            health = run("cluster", "health", "--namesrv", cluster.namesrv, "--max-disk", "99")
+            warned = f"warning: {leading}: the disk of {leading} is "
+            assert warned in health.stdout
+            assert "above disk_max_used_ratio = 0.75" in health.stdout
+            shown = run("status", "--data", str(cluster.data_dir))
+            assert warned in shown.stdout
+            sent = run("produce", "--namesrv", cluster.namesrv, "--topic", TOPIC, stdin="one\ntwo\n")
+            assert (sent.returncode, sent.stderr.count("above disk_max_used_ratio")) == (0, 1), sent.stderr
+        finally:
+            cluster.stop()
+
+
+@contextmanager
+def crowded_disk(directory: Path, used: float) -> Iterator[None]:
+    """Mount a file system that is partly filled, in a sparse file, so that it needs neither disk nor memory."""
+    image = directory.with_name(f"{directory.name}.image")
+    with image.open("wb") as file:
+        file.truncate(CROWDED_BYTES)
+    commands = (["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], ["mount", "-o", "loop", str(image), str(directory)])
+    for words in commands:
+        if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode != 0:
+            pytest.skip("mounting a file as a file system takes root and a loop device")
+    try:
+        with (directory / BALLAST).open("wb") as ballast:
+            space = os.statvfs(directory)
+            os.posix_fallocate(
+                ballast.fileno(), 0, int((space.f_bavail - (1 - used) * space.f_blocks) * space.f_frsize)
+            )
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+        image.unlink()
+
+
+def test_the_demo_runs_with_a_warning_on_a_file_system_filled_to_85_percent(disk: Path, tmp_path: Path):
+    text = tmp_path / "input"
+    text.mkdir()
+    (text / "some.py").write_text("x = 1\n" * 200_000)
+    with crowded_disk(disk, 0.85):
+        demo = run("demo", "--input", text, timeout=120, TMPDIR=str(disk))
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "85% are used: above 75% nodes warn" in demo.stderr
+
+
+def test_a_cluster_or_demo_start_without_disk_space_is_refused_with_numbers(disk: Path):
+    with small_disk(disk, 40):
+        cluster = LocalCluster(data_dir=disk / "cluster")
+        with pytest.raises(ClusterError, match=r"MiB free of 40 MiB, and a cluster of 3 nodes takes about 48 MiB"):
+            cluster.start()
+        demo = run("demo", TMPDIR=str(disk))
+        assert demo.returncode != 0
+        assert "MiB free of 40 MiB, and the demonstration takes about" in demo.stdout + demo.stderr

@@ -1,7 +1,7 @@
-"""The image's entry point with the compose file's commands and configurations, run without an engine.
+"""The image's entry point runs the compose file's commands and configurations, without a container engine.
 
-Only what an engine would provide is replaced: mounted directories by temporary ones, host names by 127.0.0.1, and ports
-by free ones.
+The tests replace only the engine's part: mounted directories by temporary ones, host names by 127.0.0.1, and ports by
+free ones.
 """
 
 import http.client
@@ -21,7 +21,7 @@ from dledger_admin.cluster.layout import ClusterLayout, NamesrvPlace, NodePlace
 from dledger_admin.cluster.probes import fetch_status, groups_clients_find
 from dledger_client.testing.ports import find_free_block
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 COMPOSE = (DOCKER / "compose.yaml").read_text()
@@ -33,7 +33,7 @@ SECONDS = 60.0
 
 
 def command_of(service: str, *compose_files: str) -> list[str]:
-    """Return the arguments that a service gives the entry point; the last file that says so counts."""
+    """Return the arguments that a service gives the entry point. The last file that names them counts."""
     found = [
         json.loads(match[1])
         for text in compose_files
@@ -43,7 +43,7 @@ def command_of(service: str, *compose_files: str) -> list[str]:
 
 
 class Compose:
-    """The services of the compose file as processes of this machine."""
+    """Services of the compose file as processes of this machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -80,7 +80,7 @@ class Compose:
 
 @pytest.fixture
 def compose(tmp_path: Path) -> Iterator[tuple[Compose, dict[str, subprocess.Popen[bytes]]]]:
-    """All services, started as the first `docker compose up` would."""
+    """Start all services as the first `docker compose up` does."""
     one = Compose(tmp_path)
     with ExitStack() as stack:
         processes = {}
@@ -110,7 +110,7 @@ def test_the_services_found_a_group_and_stop_on_sigterm(compose):
     for node_id in NODE_IDS:
         process, place = processes[node_id], one.place(node_id)
         assert wait_until(lambda p=process, at=place: p.poll() is not None or is_draining(at), SECONDS)
-        # The last one has nobody to drain for, and may end before it is asked.
+        # The last service has no other to drain for, and may end before it is asked.
         found = check_health(process)
         if process.poll() is None:
             assert (found.returncode, found.stderr) == (1, "")
@@ -132,7 +132,7 @@ def test_a_node_that_cannot_serve_yet_is_unhealthy(tmp_path):
 
 
 def health_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    """Exit status and output of the image's health check, aimed at `process` instead of process 1."""
+    """Return exit status and output of the image's health check, aimed at `process` instead of process 1."""
     done = check_health(process)
     assert not done.stderr
     return done.returncode, done.stdout.strip()
@@ -144,7 +144,7 @@ def check_health(process: subprocess.Popen[bytes]) -> subprocess.CompletedProces
 
 
 def is_draining(place: NodePlace) -> bool:
-    """Whether the node says so."""
+    """Return whether the node reports that it is draining."""
     try:
         status, text = asked(place.http_port, "/readyz")
     except OSError:
@@ -153,7 +153,7 @@ def is_draining(place: NodePlace) -> bool:
 
 
 def asked(http_port: int, path: str) -> tuple[int, bytes]:
-    """Status and text that an HTTP port answers; raises `OSError`."""
+    """Return status and text of an HTTP port's answer, or raise `OSError`."""
     connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=SECONDS)
     try:
         connection.request("GET", path)

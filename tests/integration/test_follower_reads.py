@@ -1,10 +1,9 @@
-"""Readers that go where answers send them, on real nodes."""
+"""Readers go to the node that answers name, on real nodes."""
 
 from __future__ import annotations
 
 from itertools import product
 
-import pytest
 from bare_client import BareClient, pull_fields, until
 from cluster_checks import create_topic
 
@@ -16,8 +15,6 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.record import iter_records
 from dledger_remoting.route import decode_route
 
-pytestmark = pytest.mark.slow
-
 cluster = local_cluster_fixture(config='follower_reads = "spread"')
 QUEUES = 4
 
@@ -27,7 +24,7 @@ def pull(address: str, queue_id: int) -> RemotingCommand:
         return client.ask(RequestCode.PULL_MESSAGE, pull_fields(0, topic="Spread") | {"queueId": str(queue_id)})
 
 
-def test_followers_keep_the_readers_that_the_leader_sends_them(cluster: LocalCluster) -> None:
+def test_followers_keep_the_readers_that_the_leader_assigned_to_them(cluster: LocalCluster) -> None:
     create_topic(cluster, "Spread", QUEUES)
     with SyncProducer(cluster.namesrv) as producer:
         for queue_id in range(QUEUES):
@@ -46,7 +43,10 @@ def test_followers_keep_the_readers_that_the_leader_sends_them(cluster: LocalClu
     for broker_id, queue_id in product(followers, range(QUEUES)):
 
         def is_kept(broker_id: int = broker_id, queue_id: int = queue_id) -> bool:
-            """A follower that has not applied the topic or the message yet passes the pull on, or finds nothing."""
+            """Return whether the follower delivers the message and keeps its reader.
+
+            A follower that has not applied the topic or the message yet forwards the pull, or finds nothing.
+            """
             answer = pull(addresses[broker_id], queue_id)
             bodies = [record.body for record in iter_records(answer.body)]
             return bodies == [b"%d" % queue_id] and answer.ext["suggestWhichBrokerId"] == str(broker_id)

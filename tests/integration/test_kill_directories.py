@@ -1,14 +1,11 @@
-"""Losses of parts of a node's directory, and how the node comes back."""
+"""A node that lost parts of its directory comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from bare_client import broker_log
 from cluster_checks import bodies_of, dledger, eventually, read_topic, stop_and_compare_logs
 from kill_workload import TOPIC, Workload
@@ -16,30 +13,22 @@ from kill_workload import TOPIC, Workload
 from dledger_client import Admin, Producer
 from dledger_client.testing import LocalCluster
 
-pytestmark = pytest.mark.slow
-
 VIEWS = ("consumequeue", "keyindex")
 MESSAGES = 300
 PROMOTION_SECONDS = 60.0
 VIEWS_SECONDS = 30.0
-"""The key index follows the log at its own pace."""
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(data_dir=tmp_path / "cluster") as started:
-        yield started
+"""Time limit in seconds: the key index follows the log at its own pace."""
 
 
 async def told(cluster: LocalCluster, field: str) -> dict[str, object]:
-    """A field of the status of each node that answers, also while the group has no leader (exit code 3)."""
+    """Return a status field of each node that answers, also while the group has no leader (exit code 3)."""
     words = ("status", "--data", str(cluster.data_dir), "-o", "json")
     said = json.loads(await asyncio.to_thread(dledger, *words, codes=(0, 3)))
     return {process["name"]: process["status"][field] for process in said["processes"] if process["status"]}
 
 
 async def told_by_all(cluster: LocalCluster, field: str) -> dict[str, object]:
-    """The same once every node answers: a status waits for a second."""
+    """Return the same once every node answers: a status request waits at most a second."""
     found: dict[str, object] = {}
 
     async def all_tell() -> bool:
@@ -69,7 +58,7 @@ async def test_a_wiped_directory_comes_back_as_a_learner_and_votes_after_promoti
         came = f"event=learner_promoted member={victim} incarnation={incarnation} "
         assert any(came in broker_log(cluster, node_id) for node_id in others)
         await asyncio.to_thread(cluster.kill, others[0])
-        await load.progress(MESSAGES)  # its vote counts now: one of the founders is gone
+        await load.progress(MESSAGES)  # the node's vote counts now, since one of the founders is gone
         await asyncio.to_thread(cluster.restart, others[0])
     await load.check()
     assert await asyncio.to_thread(stop_and_compare_logs, cluster) > 0
@@ -93,7 +82,7 @@ async def test_deleted_views_are_rebuilt_from_the_log(cluster):
     await asyncio.to_thread(cluster.wait_ready)
     after = await read_topic(cluster.namesrv, TOPIC)
     assert bodies_of(after) == bodies_of(before)
-    # A send that a slow disk had repeated may be there twice.
+    # A send that was repeated because of a slow disk may be stored twice.
     assert list(dict.fromkeys(bodies_of(after))) == [str(number) for number in range(MESSAGES)]
     async with Admin(cluster.namesrv) as admin:
         for number in (0, MESSAGES // 2, MESSAGES - 1):

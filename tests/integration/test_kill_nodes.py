@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from cluster_checks import status_of, stop_and_compare_logs
 from kill_workload import Workload
 
 from dledger_client.testing import LocalCluster
 
-pytestmark = pytest.mark.slow
-
 BEFORE = 200
 AFTER = 200
 LEADER_KILLS = 10
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(data_dir=tmp_path / "cluster") as started:
-        yield started
 
 
 async def check(cluster: LocalCluster, load: Workload) -> None:
@@ -30,7 +19,7 @@ async def check(cluster: LocalCluster, load: Workload) -> None:
     assert await asyncio.to_thread(stop_and_compare_logs, cluster) > 0
 
 
-async def test_any_one_node_may_be_killed(cluster):
+async def test_any_single_node_may_be_killed(cluster):
     async with Workload(cluster.namesrv) as load:
         for node_id in cluster.node_ids:
             await load.progress(BEFORE)

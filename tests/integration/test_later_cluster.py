@@ -1,4 +1,4 @@
-"""Messages for later on a cluster of real processes: taken back, given back, with and without an event loop."""
+"""Delayed messages on a cluster of real processes: recalled, given back, with and without an event loop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from dledger_client import (
     Message,
     OpenTransaction,
     Producer,
-    PushConsumer,
     RefusedError,
     SyncAdmin,
     SyncConsumer,
-    SyncProducer,
     SyncTransactionProducer,
 )
 from dledger_client.testing import LocalCluster, local_cluster_fixture
-from dledger_remoting.properties import TIMER_DELAY_MS
 
 cluster = local_cluster_fixture(
     scope="module", config="transaction_timeout_ms = 500\ntransaction_check_interval_ms = 1000\n"
@@ -29,19 +26,8 @@ cluster = local_cluster_fixture(
 MESSAGES = 50
 
 
-async def bodies_until(consumer: PushConsumer, last: bytes) -> list[bytes]:
-    bodies: list[bytes] = []
-    async with asyncio.timeout(60):
-        async for message in consumer:
-            bodies.append(message.body)
-            if message.body == last:
-                message.ack()
-                break
-    return bodies
-
-
-async def test_what_is_taken_back_over_a_killed_leader_is_never_seen(cluster: LocalCluster) -> None:
-    """Each recall ends, for it is repeated until its outcome is known; what was too late is seen."""
+async def test_messages_recalled_during_a_leader_kill_are_never_seen(cluster: LocalCluster) -> None:
+    """Each recall is repeated until its outcome is known. A message whose recall came too late is seen."""
     topic = "taken-back"
     async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv, idempotent=True, timeout=60) as producer:
         await admin.create_topic(topic, queues=4)
@@ -66,38 +52,7 @@ async def test_what_is_taken_back_over_a_killed_leader_is_never_seen(cluster: Lo
     await asyncio.to_thread(cluster.wait_ready)
 
 
-async def test_a_message_comes_again_when_its_consumer_asked_for_it(cluster: LocalCluster) -> None:
-    topic = "given-back"
-    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
-        await admin.create_topic(topic, queues=1)
-        await producer.send(topic, b"again")
-    async with PushConsumer(cluster.namesrv, "givers", topic) as consumer, asyncio.timeout(60):
-        first = await anext(consumer)
-        consumer.nack(first, delay_s=0.3)
-        again = await anext(consumer)
-        again.ack()
-    assert (again.body, again.topic, again.reconsume_times) == (b"again", topic, 1)
-    assert again.properties[TIMER_DELAY_MS] == "300"
-    assert "DELAY" not in again.properties
-
-
-def test_programs_without_an_event_loop_do_the_same(cluster: LocalCluster) -> None:
-    topic = "blocking-later"
-    with SyncAdmin(cluster.namesrv) as admin:
-        admin.create_topic(topic, queues=1)
-    with SyncProducer(cluster.namesrv) as producer:
-        dropped = producer.send(topic, Message(b"dropped", delay_s=3600))
-        assert producer.recall(topic, dropped.recall_handle or "") == dropped.message_id
-        producer.send(topic, b"kept", delay_s=0.5)
-    with SyncConsumer(cluster.namesrv, "blocking", topic) as consumer:
-        first = next(consumer)
-        consumer.nack(first, delay_s=0.2)
-        again = next(consumer)
-        again.ack()
-    assert [(one.body, one.reconsume_times) for one in (first, again)] == [(b"kept", 0), (b"kept", 1)]
-
-
-def test_a_blocking_producer_of_transactions_is_asked_about_what_it_has_not_ended(cluster: LocalCluster) -> None:
+def test_a_blocking_producer_is_asked_about_its_unended_transactions(cluster: LocalCluster) -> None:
     topic = "blocking-halves"
     with SyncAdmin(cluster.namesrv) as admin:
         admin.create_topic(topic, queues=1)

@@ -1,22 +1,14 @@
-"""Groups on a real cluster that are reset while their consumers run: back, to the end, when the leader dies."""
+"""Groups on a real cluster are reset while their consumers run: back, to the end, and while the leader dies."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
+from commands import Bodies, until
 
 from dledger_client import Admin, OrderlyConsumer, Producer, PushConsumer
-from dledger_client.testing import LocalCluster
+from dledger_client.testing import LocalCluster, local_cluster_fixture
 
-WITHIN_S = 40.0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as started:
-        yield started
+cluster = local_cluster_fixture()
 
 
 async def send(cluster: LocalCluster, topic: str, count: int) -> None:
@@ -27,48 +19,34 @@ async def send(cluster: LocalCluster, topic: str, count: int) -> None:
             await producer.send(topic, b"%d" % number)
 
 
-async def until_seen(seen: list[bytes], count: int) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while len(seen) < count:  # noqa: ASYNC110 - what handlers have seen
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize("kind", [PushConsumer, OrderlyConsumer])
 async def test_consumers_go_back_and_to_the_end(cluster: LocalCluster, kind: type[PushConsumer]) -> None:
     topic = f"back-{kind.__name__}"
     group = f"readers-{kind.__name__}"
     await send(cluster, topic, 10)
-    seen: list[bytes] = []
-
-    async def handler(message: object) -> None:
-        seen.append(message.body)  # type: ignore[attr-defined]
-
-    async with Admin(cluster.namesrv) as admin, kind(cluster.namesrv, group, topic, handler, start_from="first"):
-        await until_seen(seen, 10)
+    seen = Bodies()
+    async with Admin(cluster.namesrv) as admin, kind(cluster.namesrv, group, topic, seen, start_from="first"):
+        await until(lambda: len(seen) >= 10)
         assert set((await admin.reset_offsets(group, topic, "first")).values()) == {0}
-        await until_seen(seen, 20)
+        await until(lambda: len(seen) >= 20)
         assert sorted(seen) == sorted([b"%d" % number for number in range(10)] * 2)
         await admin.reset_offsets(group, topic, "last")
         await send(cluster, topic, 1)
-        await until_seen(seen, 21)
+        await until(lambda: len(seen) >= 21)
 
 
 async def test_a_reset_survives_the_leader_and_consumers_obey_it(cluster: LocalCluster) -> None:
     await send(cluster, "kept", 10)
-    seen: list[bytes] = []
-
-    async def handler(message: object) -> None:
-        seen.append(message.body)  # type: ignore[attr-defined]
-
+    seen = Bodies()
     async with (
         Admin(cluster.namesrv) as admin,
-        PushConsumer(cluster.namesrv, "keepers", "kept", handler, start_from="first") as consumer,
+        PushConsumer(cluster.namesrv, "keepers", "kept", seen, start_from="first") as consumer,
     ):
-        await until_seen(seen, 10)
+        await until(lambda: len(seen) >= 10)
         await consumer.commit()
         await admin.reset_offsets("keepers", "kept", "first")
         cluster.kill_leader()
-        await until_seen(seen, 20)
+        await until(lambda: len(seen) >= 20)
 
 
 async def test_a_group_is_copied_and_the_copy_goes_on_there(cluster: LocalCluster) -> None:

@@ -1,32 +1,23 @@
-"""Leadership and members of a real group are changed by who knows its secret, and by nobody else."""
+"""Only a client that knows a group's secret can change its leadership and members."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cluster_checks import wait_until
+from commands import run
 
 from dledger_admin.cluster.manifest import require_manifest
 from dledger_admin.cluster.probes import NodeStatus, fetch_status
-from dledger_client.testing import LocalCluster
+from dledger_client.testing import LocalCluster, local_cluster_fixture
+
+cluster = local_cluster_fixture()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as started:
-        started.wait_ready()
-        yield started
-
-
-def dledger(*arguments: str | Path, code: int = 0) -> str:
-    command = [sys.executable, "-m", "dledger_admin", "node", *map(str, arguments)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+def dledger(*arguments: object, code: int = 0) -> str:
+    done = run("node", *arguments)
     assert done.returncode == code, f"{arguments}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -36,13 +27,13 @@ def status(cluster: LocalCluster, node_id: str) -> NodeStatus | None:
 
 
 def follower(cluster: LocalCluster) -> str:
-    """A voter that does not lead."""
+    """Return the id of a voter that is no leader."""
     leader = cluster.leader()
     return next(node_id for node_id in voters(cluster) if node_id != leader)
 
 
 def voters(cluster: LocalCluster) -> list[str]:
-    """The members that vote, as the leader says as soon as it answers."""
+    """Return the voters that the leader reports, as soon as it answers."""
     found: list[str] = []
 
     def is_told() -> bool:
@@ -54,27 +45,24 @@ def voters(cluster: LocalCluster) -> list[str]:
     return found
 
 
-def test_a_node_leads_on_demand_in_a_directory(cluster: LocalCluster) -> None:
+def test_a_node_leads_on_demand_in_a_directory_or_a_cluster_that_name_servers_know(cluster: LocalCluster) -> None:
     node_id = follower(cluster)
     shown = json.loads(dledger("lead", "--data", cluster.data_dir, node_id, "-o", "json"))
     assert (shown["node"], shown["broker_group"], shown["state"]) == (node_id, "broker-a", "leads")
     assert cluster.leader() == node_id
-
-
-def test_a_node_leads_on_demand_in_a_cluster_that_name_servers_know(cluster: LocalCluster) -> None:
     node_id = follower(cluster)
     config = cluster.data_dir / "broker-a-n2" / "broker.toml"
     assert dledger("lead", "--namesrv", cluster.namesrv, "--config", config, node_id) == f"{node_id} leads\n"
     assert cluster.leader() == node_id
 
 
-def test_who_does_not_know_the_secret_changes_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_wrong_secret_changes_no_leader_and_no_member(cluster: LocalCluster, tmp_path: Path) -> None:
     leader, node_id = cluster.leader(), follower(cluster)
     secret = tmp_path / "secret"
     secret.write_text("another secret of theirs\n")
     secret.chmod(0o600)
-    for word in ("lead", "remove"):
-        said = dledger(word, "--namesrv", cluster.namesrv, "--secret-file", secret, node_id, code=1)
+    for words in (("lead",), ("remove", "--yes")):
+        said = dledger(*words, "--namesrv", cluster.namesrv, "--secret-file", secret, node_id, code=1)
         assert "the secret is not this group's" in said
     place = require_manifest(cluster.data_dir).layout(cluster.data_dir).place(leader)
     for method, path in (("PUT", f"/leader/{node_id}"), ("DELETE", f"/members/{node_id}")):
@@ -88,7 +76,12 @@ def test_who_does_not_know_the_secret_changes_nothing(cluster: LocalCluster, tmp
 def test_a_node_is_removed_for_good(cluster: LocalCluster) -> None:
     node_id = follower(cluster)
     cluster.kill(node_id)
-    said = dledger("remove", "--data", cluster.data_dir, node_id)
+    said = dledger("remove", "--data", cluster.data_dir, node_id, code=2)
+    assert "no terminal to ask at: give --yes" in said
+    said = dledger("remove", "--data", cluster.data_dir, node_id, "--dry-run")
+    assert said.startswith(f"this goes:\n  node {node_id} of broker-a, with its vote: ")
+    assert node_id in voters(cluster)
+    said = dledger("remove", "--data", cluster.data_dir, node_id, "--yes")
     assert said == f"{node_id} is being removed\n"
 
     def is_gone() -> bool:
@@ -96,4 +89,4 @@ def test_a_node_is_removed_for_good(cluster: LocalCluster) -> None:
         return found is not None and node_id not in (*found.voters, *found.learners)
 
     assert wait_until(is_gone, 30)
-    assert "is a member of no group" in dledger("remove", "--data", cluster.data_dir, node_id, code=1)
+    assert "is a member of no group" in dledger("remove", "--yes", "--data", cluster.data_dir, node_id, code=1)

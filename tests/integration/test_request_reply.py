@@ -1,9 +1,9 @@
-"""Requests and replies of our client on a real cluster: a reply comes to whoever asked, over a killed leader too."""
+"""Requests and replies of our client on a real cluster: a reply reaches the requester, also over a killed leader."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,20 +18,17 @@ from dledger_client import (
     RefusedError,
     SyncProducer,
 )
-from dledger_client.testing import LocalCluster
+from dledger_client.testing import LocalCluster, local_cluster_fixture
 
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as started:
-        yield started
+cluster = local_cluster_fixture()
 
 
 @asynccontextmanager
 async def answering(cluster: LocalCluster, topic: str) -> AsyncIterator[asyncio.Queue[ReceivedMessage]]:
-    """A consumer that says a body back; the messages that it was given."""
+    """Run a consumer that replies with the body. Yield a queue of the messages that it gets."""
     asked: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
     async with Producer(cluster.namesrv, group="answerers", timeout=PATIENCE_S) as producer:
 
@@ -82,7 +79,7 @@ async def test_replies_come_over_a_killed_leader(cluster: LocalCluster) -> None:
     async with answering(cluster, "over-a-kill"), Producer(cluster.namesrv, group="askers") as asker:
 
         async def ask(number: int) -> bytes:
-            """A request whose reply was lost with the leader is asked again."""
+            """Send a request, and repeat it if its reply was lost with the leader."""
             for _ in range(10):
                 try:
                     return (await asker.request("over-a-kill", b"%d" % number, timeout=6.0)).body

@@ -1,4 +1,4 @@
-"""A cluster whose nodes have the engine around PySyncObj, as an operator has it: processes, kills, conversion."""
+"""A cluster with the engine around PySyncObj works as an operator uses it: processes, kills, conversion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kill_workload import Workload
 from dledger_admin.cli import main
 from dledger_client.testing import LocalCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 BEFORE = 200
 AFTER = 200
@@ -27,7 +27,7 @@ def _convert(cluster: LocalCluster, engine: str) -> None:
         assert f"{node_id} has engine {engine}, which was" in result.output
 
 
-async def test_a_killed_leader_loses_nothing_and_what_is_stored_outlives_a_change_of_engines(tmp_path: Path) -> None:
+async def test_stored_messages_survive_a_leader_kill_and_a_change_of_engines(tmp_path: Path) -> None:
     data_dir = tmp_path / "cluster"
     async with LocalCluster(data_dir=data_dir, engine="pysyncobj") as cluster:
         async with Workload(cluster.namesrv) as load:

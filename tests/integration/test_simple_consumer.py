@@ -1,26 +1,23 @@
-"""Messages taken one by one on a real cluster: shared, acknowledged, hidden for longer, and what a leader kill does."""
+"""Messages are popped one by one on a real cluster.
+
+They are shared, acknowledged, kept invisible for longer, and survive a leader kill.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
-import pytest
-
-from dledger_client import Admin, InvalidArgumentError, Producer, SimpleConsumer, Sql, SyncSimpleConsumer
-from dledger_client.testing import LocalCluster
+from dledger_client import Admin, Producer, SimpleConsumer, Sql, SyncSimpleConsumer
+from dledger_client.testing import LocalCluster, local_cluster_fixture
 
 WITHIN_S = 40.0
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as started:
-        yield started
+cluster = local_cluster_fixture()
 
 
 async def send(cluster: LocalCluster, topic: str, count: int, *, large: int = 0) -> set[bytes]:
-    """Send messages to a topic that is made for them, the last one large; returns their bodies."""
+    """Create a topic, send messages to it, the last one large, and return their bodies."""
     async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
         await admin.create_topic(topic, queues=4)
         bodies = [b"%d" % number for number in range(count)]
@@ -31,7 +28,7 @@ async def send(cluster: LocalCluster, topic: str, count: int, *, large: int = 0)
 
 
 async def drain(consumer: SimpleConsumer, count: int) -> list[bytes]:
-    """Take and acknowledge so many messages."""
+    """Pop and acknowledge `count` messages."""
     found: list[bytes] = []
     async with asyncio.timeout(WITHIN_S):
         while len(found) < count:
@@ -52,7 +49,7 @@ async def test_members_share_all_queues_and_each_message_goes_to_one(cluster: Lo
         assert await one.receive(wait=0.0) == []
 
 
-async def test_what_is_not_acknowledged_comes_again_and_what_is_hidden_for_longer_later(cluster: LocalCluster) -> None:
+async def test_unacknowledged_messages_come_again_unless_hidden_for_longer(cluster: LocalCluster) -> None:
     await send(cluster, "again", 2, large=3_000_000)
     async with SimpleConsumer(cluster.namesrv, "slow", "again", invisible=2.0) as consumer:
         first: list[bytes] = []
@@ -75,9 +72,7 @@ async def test_what_is_not_acknowledged_comes_again_and_what_is_hidden_for_longe
         assert not await consumer.ack(hidden)
 
 
-async def test_the_kill_of_a_leader_loses_nothing_and_shows_nothing_twice(
-    cluster: LocalCluster,
-) -> None:
+async def test_the_kill_of_a_leader_loses_nothing_and_shows_nothing_twice(cluster: LocalCluster) -> None:
     bodies = await send(cluster, "killed", 60)
     group = cluster.groups[0]
     async with SimpleConsumer(cluster.namesrv, "survivors", "killed", invisible=3.0, timeout=30.0) as consumer:
@@ -98,19 +93,6 @@ async def test_members_may_want_some_messages_only(cluster: LocalCluster) -> Non
         assert await consumer.receive(wait=0.0) == []
 
 
-async def test_what_a_filter_by_tag_leaves_out_is_done_with(cluster: LocalCluster) -> None:
-    """Brokers compare codes: "BB" has that of "Aa". Left alone it came again, and was a dead letter in the end."""
-    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv) as producer:
-        await admin.create_topic("tagged", queues=1)
-        for number, tag in enumerate(("BB", "Aa", "other", "BB")):
-            await producer.send("tagged", b"%d" % number, tags=tag)
-        async with SimpleConsumer(cluster.namesrv, "tag-readers", "tagged", filter="Aa", invisible=600.0) as consumer:
-            assert await drain(consumer, 1) == [b"1"]
-            assert await consumer.receive(wait=0.0) == []
-        (queue,) = await admin.progress("tag-readers", "tagged")
-        assert (queue.committed, queue.end) == (4, 4)
-
-
 async def test_a_group_that_is_reset_gets_messages_again(cluster: LocalCluster) -> None:
     await send(cluster, "reset", 3)
     async with SimpleConsumer(cluster.namesrv, "twice", "reset") as consumer, Admin(cluster.namesrv) as admin:
@@ -119,17 +101,9 @@ async def test_a_group_that_is_reset_gets_messages_again(cluster: LocalCluster) 
         assert len(await drain(consumer, 3)) == 3
 
 
-def test_the_same_without_an_event_loop(cluster: LocalCluster) -> None:
+def test_a_blocking_simple_consumer_receives_hides_and_acknowledges(cluster: LocalCluster) -> None:
     asyncio.run(send(cluster, "blocking", 1))
     with SyncSimpleConsumer(cluster.namesrv, "blockers", "blocking") as consumer:
         (message,) = consumer.receive(1)
         message = consumer.change_invisible(message, 60.0) or message
         assert consumer.ack(message)
-
-
-async def test_arguments_that_cannot_be_are_refused(cluster: LocalCluster) -> None:
-    with pytest.raises(InvalidArgumentError, match="43200"):
-        SimpleConsumer(cluster.namesrv, "G", "T", invisible=50_000.0)
-    async with SimpleConsumer(cluster.namesrv, "G", "T") as consumer:
-        with pytest.raises(InvalidArgumentError, match=r"1\.\.32"):
-            await consumer.receive(33)

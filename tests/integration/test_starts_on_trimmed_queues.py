@@ -1,4 +1,4 @@
-"""Where new groups begin in queues that retention has trimmed: at the first message kept, or at a time since then."""
+"""In queues that retention has trimmed, new consumer groups begin at the first kept message, or at a later time."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ QUEUES = [MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(2)]
 
 @dataclass(frozen=True)
 class Trimmed:
-    """A cluster with a topic whose first messages are gone, and the time at which the first of them was stored."""
+    """Cluster with a topic whose first messages are gone, and the time before the first of them, in ms since 1970."""
 
     cluster: LocalCluster
     first_ms: int
 
     async def kept(self) -> list[ReceivedMessage]:
-        """What is there, queue by queue in order."""
+        """Return the messages that are kept, queue by queue in order."""
         return await read_topic(self.cluster.namesrv, TOPIC)
 
 
 @pytest.fixture(scope="module")
 def trimmed() -> Iterator[Trimmed]:
-    """Nothing more is trimmed while the tests run."""
+    """Yield a cluster on which nothing more is trimmed while the tests run."""
     with (
         LocalCluster(nodes=1, config=SMALL) as cluster,
         SyncAdmin(cluster.namesrv) as admin,
@@ -55,7 +55,7 @@ def trimmed() -> Iterator[Trimmed]:
 
 
 async def begun(trimmed: Trimmed, start_from: str | int, expected: int) -> dict[int, list[int]]:
-    """The offsets that a new group gets, by queue; so many messages are awaited."""
+    """Wait for `expected` messages of a new group, and return their offsets by queue."""
     seen: dict[int, list[int]] = {queue.queue_id: [] for queue in QUEUES}
     group = f"from-{start_from}"
     async with (
@@ -76,9 +76,7 @@ def offsets_of(messages: list[ReceivedMessage]) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("where", ["first", "the beginning of time", "when the first message was sent"])
-async def test_a_new_group_that_begins_before_what_is_kept_begins_at_the_first_message_that_is(
-    trimmed: Trimmed, where: str
-) -> None:
+async def test_a_new_group_that_starts_too_early_begins_at_the_first_kept_message(trimmed: Trimmed, where: str) -> None:
     times_ms = {"the beginning of time": 0, "when the first message was sent": trimmed.first_ms}
     kept = await trimmed.kept()
     assert all(offsets[0] > 0 for offsets in offsets_of(kept).values())
@@ -86,7 +84,7 @@ async def test_a_new_group_that_begins_before_what_is_kept_begins_at_the_first_m
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
-async def test_a_new_group_that_begins_at_a_time_in_what_is_kept_gets_what_was_stored_from_then_on(
+async def test_a_new_group_that_starts_at_a_time_gets_messages_stored_from_then_on(
     trimmed: Trimmed, share: float
 ) -> None:
     kept = await trimmed.kept()

@@ -1,6 +1,6 @@
-"""Two broker groups and two name servers, of which one is down at the start, and the other one dies later.
+"""Two broker groups with two name servers. One name server is down at the start, and the other dies later.
 
-Whatever is answered as changed can be found at once at each name server that runs.
+A change that was answered is visible at once at each running name server.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from commands import Bodies, until
+
 from dledger.testing.ports import free_ports
-from dledger_client import Admin, Producer, PushConsumer, ReceivedMessage
+from dledger_client import Admin, Producer, PushConsumer
 from dledger_client.testing import LocalCluster
 from dledger_client.testing.ports import NAMESRV_OFFSET, find_base_port
 from dledger_namesrv.config import NameServerConfig
@@ -36,14 +38,14 @@ SECOND = {
 
 
 def route(name_server: str, topic: str) -> TopicRouteData | None:
-    """A topic's route as one name server has it now."""
+    """Return the present route of a topic at a name server."""
     with BareClient(name_server) as client:
         answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
     return decode_route(answer.body) if answer.code == 0 else None
 
 
 async def shows(name_server: str, topic: str) -> bool:
-    """Whether a name server has a topic in both groups."""
+    """Return whether a name server has a topic in both groups."""
     with suppress(OSError):
         found = await asyncio.to_thread(route, name_server, topic)
         return found is not None and {queue.broker_name for queue in found.queue_datas} == GROUPS
@@ -52,7 +54,7 @@ async def shows(name_server: str, topic: str) -> bool:
 
 @asynccontextmanager
 async def name_server(address: str, data: Path) -> AsyncIterator[NameServer]:
-    """One that runs in the process of the test."""
+    """Run a name server in the process of the test."""
     server = NameServer(NameServerConfig(port=int(address.rpartition(":")[2]), data=data))
     await server.start()
     try:
@@ -62,43 +64,31 @@ async def name_server(address: str, data: Path) -> AsyncIterator[NameServer]:
 
 
 async def permissions(name_server: str, topic: str) -> list[int]:
-    """A topic's permission in each group as one name server has it now."""
+    """Return the present permission of a topic in each group at a name server."""
     found = await asyncio.to_thread(route, name_server, topic)
     return [] if found is None else [queue.perm for queue in found.queue_datas]
 
 
 @asynccontextmanager
-async def reading(name_servers: str, topic: str) -> AsyncIterator[set[bytes]]:
-    """What a consumer of a topic has seen so far."""
-    seen: set[bytes] = set()
-
-    async def handler(message: ReceivedMessage) -> None:
-        seen.add(message.body)
-
-    async with PushConsumer(name_servers, f"readers-of-{topic}", topic, handler, start_from="first"):
+async def reading(name_servers: str, topic: str) -> AsyncIterator[Bodies]:
+    """Run a consumer of a topic, and yield the bodies that it has seen."""
+    seen = Bodies()
+    async with PushConsumer(name_servers, f"readers-of-{topic}", topic, seen, start_from="first"):
         yield seen
 
 
-async def flows(producer: Producer, topic: str, seen: set[bytes]) -> None:
-    """Send to both groups, until the consumer has seen everything."""
+async def flows(producer: Producer, topic: str, seen: Bodies) -> None:
+    """Send to both groups, and wait until the consumer has seen everything."""
     bodies = {f"{len(seen)} {number}".encode() for number in range(16)}
     for body in sorted(bodies):
         await producer.send(topic, body)
-    await eventually(90.0, f"consumed: {topic}", partial(_holds, seen, bodies))
-
-
-async def _holds(seen: set[bytes], bodies: set[bytes]) -> bool:
-    return seen >= bodies
-
-
-async def _knows(server: NameServer, nodes: int) -> bool:
-    return server.table.node_count == nodes
+    await until(lambda: {*seen} >= bodies, 90.0)
 
 
 async def change(cluster: LocalCluster, code: int, ext: dict[str, str], body: bytes = b"") -> str:
-    """Have every group change something, through a follower, which passes it on.
+    """Let every group make a change, through a follower, which forwards it.
 
-    Returns what the answers say of name servers that do not show it yet: a machine may be so busy that there are some.
+    Return the remarks about name servers that do not show the change yet, which happens on a busy machine.
     """
     remarks = ""
     for group in sorted(GROUPS):
@@ -110,7 +100,10 @@ async def change(cluster: LocalCluster, code: int, ext: dict[str, str], body: by
 
 
 async def is_shown(change_told: str, topic: str, perm: int, addresses: Sequence[str]) -> None:
-    """Check that name servers show a permission in both groups: now, unless an answer has said that it takes time."""
+    """Check that name servers show a permission in both groups.
+
+    They must show it at once, unless an answer has said that it takes time.
+    """
 
     async def shown() -> bool:
         return [await permissions(address, topic) for address in addresses] == [[perm, perm]] * len(addresses)
@@ -144,7 +137,7 @@ async def test_everything_flows_without_one_of_two_name_servers(tmp_path: Path) 
                 put_group = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP
                 told = await change(cluster, put_group, {}, b'{"groupName":"others"}')
                 await is_shown(told, "%RETRY%others", 6, servers)
-                await eventually(60.0, "known: all nodes", partial(_knows, late_server, len(cluster.node_ids)))
+                await until(lambda: late_server.table.node_count == len(cluster.node_ids), 60.0)
                 os.kill(cluster.pid("namesrv") or 0, signal.SIGKILL)
                 await asyncio.to_thread(cluster.kill_leader, "broker-a")
                 await admin.create_topic("THIRD", queues=4)

@@ -1,4 +1,4 @@
-"""What several tests of a name server take."""
+"""Fixtures of several tests of a name server."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ async def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
 
 @pytest.fixture
 def logged():
-    """Wait for a line of the server's log."""
+    """Return a function that waits for a line of the server's log."""
     lines: list[str] = []
     arrived = asyncio.Event()
 
@@ -45,7 +45,7 @@ def logged():
                 await arrived.wait()
         return next(line for line in lines if text in line)
 
-    loggers = [logging.getLogger(name) for name in ("dledger.namesrv", "dledger_serving")]
+    loggers = [logging.getLogger(name) for name in ("dledger.namesrv", "dledger_base")]
     handler = Keep()
     for logger in loggers:
         logger.addHandler(handler)

@@ -1,18 +1,21 @@
-"""A name server in this process, and clients that speak to it."""
+"""A name server in this process, its clients, and a table of routes without any server."""
 
 import asyncio
 import os
 import stat
 import threading
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dledger_namesrv.config import NameServerConfig
+from dledger_namesrv.records import Registered
 from dledger_namesrv.server import NameServer
+from dledger_namesrv.table import RouteTable
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder
-from dledger_remoting.headers import RegisterBrokerHeader, encode_ext
+from dledger_remoting.headers import RegisterBrokerHeader, RouteHeader, RouteWatchHeader, encode_ext
 from dledger_remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
@@ -22,13 +25,48 @@ from dledger_remoting.registration import (
 from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.topics import TopicConfig
 
-A, B = "127.0.0.1:10911", "127.0.0.1:10921"
+A, B, C = "127.0.0.1:10911", "127.0.0.1:10921", "127.0.0.1:10931"
 PATIENCE_S = 10.0
-"""How long a test waits for what must come; nothing waits this long unless it fails."""
+"""Time limit of a test's waits, in seconds. No test waits this long unless it fails."""
+
+
+def registration(topics: Iterable[str | TopicConfig], version: DataVersion | None = None) -> RegisterBrokerBody:
+    """Return the registration of these topics, which have four queues unless they say otherwise."""
+    configs = [TopicConfig(topic, 4, 4) if isinstance(topic, str) else topic for topic in topics]
+    table = {config.topic_name: config for config in configs}
+    return RegisterBrokerBody(TopicConfigSerializeWrapper(table, version or DataVersion(1, 1, 1)))
+
+
+class Registry:
+    """Table with short calls for the actions of brokers."""
+
+    def __init__(self, **options):
+        self.table = RouteTable(**options)
+        self.counter = 0
+
+    def register(
+        self, broker_id, address, *, term=1, topics=("T1", "TBW102"), now=0, connection=1, timeout=None,
+        name="broker-0", cluster="C", counter=None, **header,
+    ) -> Registered:  # fmt: skip
+        self.counter = self.counter + 1 if counter is None else counter
+        return self.table.register(
+            RegisterBrokerHeader(name, address, cluster, f"{address}-ha", broker_id, timeout, **header),
+            registration(topics, DataVersion(term, 0, self.counter)),
+            now_ms=now,
+            connection=connection,
+        )
+
+    def members(self, name="broker-0"):
+        return self.table.members(name)
+
+    def addresses(self, topic="T1"):
+        route = self.table.route(topic)
+        assert route is not None
+        return {data.broker_name: data.broker_addrs for data in route.broker_datas}
 
 
 class Client:
-    """One connection that sends a request and reads its answer."""
+    """Connection that sends a request and reads its answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self.reader = reader
@@ -36,7 +74,7 @@ class Client:
         self.decoder = FrameDecoder()
         self.opaque = 0
         self.credentials: Credentials | None = None
-        """What its requests are signed with."""
+        """Credentials that sign its requests."""
 
     def send(self, code, header=None, *, body=b"", version=479, flag=0, serialize_type=0) -> int:
         self.opaque += 1
@@ -72,29 +110,31 @@ class Client:
                 pass
         return True
 
+    async def refusal(self, code, header=None, **options) -> tuple[int, str]:
+        """Return the code of the answer, and its remark."""
+        answer = await self.call(code, header, **options)
+        return answer.code, answer.remark or ""
+
+    async def route(self, topic="T1", **options) -> RemotingCommand:
+        return await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic), **options)
+
+    def watch(self, topics: str, version: int) -> int:
+        """Ask for the next change of topics, which may take a minute, and return the request's number."""
+        return self.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader(topics, version, 60_000))
+
     async def register(
-        self,
-        broker_id=0,
-        address=A,
-        *,
-        term=1,
-        topics=("T1", "TBW102"),
-        name="broker-0",
-        cluster="C",
-        ha="",
-        **header,
+        self, broker_id=0, address=A, *, term=1, topics=("T1", "TBW102"), name="broker-0", cluster="C", ha="", **header
     ) -> RemotingCommand:
-        configs = {topic: TopicConfig(topic, 4, 4) for topic in topics}
-        wrapper = TopicConfigSerializeWrapper(configs, DataVersion(term, 0, len(topics)))
+        topics = [*topics]
         return await self.call(
             RequestCode.REGISTER_BROKER,
             RegisterBrokerHeader(name, address, cluster, ha or f"{address}-ha", broker_id, **header),
-            body=encode_registration(RegisterBrokerBody(wrapper)),
+            body=encode_registration(registration(topics, DataVersion(term, 0, len(topics)))),
         )
 
 
 class SlowDisk:
-    """From `begin` on the first change of a file stops behind its rename, until `go_on` is set."""
+    """Disk that, after `begin`, holds the next change of a file after its rename, until `go_on` is set."""
 
     def __init__(self) -> None:
         self.writing = asyncio.Event()
@@ -115,9 +155,9 @@ class SlowDisk:
 
 
 async def is_alone(server: NameServer) -> None:
-    """Return once the server has seen that all clients but one are gone."""
+    """Return once the server has noticed that all clients but one are gone."""
     async with asyncio.timeout(PATIENCE_S):
-        while server.connection_count > 1:  # noqa: ASYNC110 -- nothing tells of it
+        while server.connection_count > 1:  # noqa: ASYNC110 -- there is no event
             await asyncio.sleep(0.01)
 
 
@@ -133,7 +173,7 @@ async def serving(data: Path, **options):
 
 @asynccontextmanager
 async def connected(server: NameServer, limit: int = 1 << 16, host: str = "127.0.0.1"):
-    """A client, on one of this machine's addresses."""
+    """Connect a client to one of this machine's addresses."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit, local_addr=(host, 0))
     try:
         yield Client(reader, writer)

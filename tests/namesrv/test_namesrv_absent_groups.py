@@ -1,13 +1,16 @@
-"""Broker groups without a live node: who asks for them is told, over restarts, until they are forgotten."""
+"""Broker groups without a live node.
 
-import asyncio
+A client that asks for absent groups sees them in its answers, also after restarts, until they are forgotten.
+"""
 
+import msgspec
 import pytest
-from served_names import PATIENCE_S, A, connected, serving
+from served_names import A, connected, serving
 
+from dledger_namesrv import known as known_groups
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.known import KnownGroupsError, KnownGroupsFile
-from dledger_namesrv.records import KnownGroup
+from dledger_namesrv.records import Alias, KnownGroup
 from dledger_namesrv.server import NameServer
 from dledger_remoting.headers import (
     BrokerNameHeader,
@@ -20,19 +23,19 @@ from dledger_remoting.route import BrokerData, QueueData, TopicRouteData, decode
 
 
 class AbsentRouteHeader(RouteHeader, frozen=True):
-    """As the project's own client asks for routes."""
+    """Request for a route, as the project's own client sends it."""
 
     include_absent: bool = True
 
 
-async def test_who_asks_is_told_of_absent_groups_and_others_are_not(server):
+async def test_absent_groups_are_reported_only_on_request(server):
     async with connected(server) as client:
         async with connected(server) as broker:
             await broker.register()
             seen = int((await client.call(20001, RouteWatchHeader("T1", 0, 0))).ext["version"])
-            watch = client.send(20001, RouteWatchHeader("T1", seen, 60_000))
+            watch = client.watch("T1", seen)
         assert (await client.receive()).opaque == watch
-        assert (await client.call(105, RouteHeader("T1"))).code == 17
+        assert (await client.route()).code == 17
         assert (await client.call(106)).body == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
         assert (await client.call(206)).body == b'{"topicList":[]}'
         route = await client.call(105, AbsentRouteHeader("T1"))
@@ -49,27 +52,17 @@ async def test_groups_are_known_after_a_restart_until_they_are_forgotten(tmp_pat
     async with serving(tmp_path) as server, connected(server) as broker:
         await broker.register()
     async with serving(tmp_path) as server, connected(server) as client:
-        assert (await client.call(105, RouteHeader("T1"))).code == 17
+        assert (await client.route()).code == 17
         assert (await client.call(105, AbsentRouteHeader("T1"))).code == 0
         assert (await client.call(20003, BrokerNameHeader("broker-1"))).code == 22
         await client.register()
-        refused = await client.call(20003, BrokerNameHeader("broker-0"))
-        assert (refused.code, refused.remark) == (29, "broker group broker-0 has registered nodes: stop them first")
+        refusal = await client.refusal(20003, BrokerNameHeader("broker-0"))
+        assert refusal == (29, "broker group broker-0 has registered nodes: stop them first")
         await client.call(104, BrokerNodeHeader("broker-0", A, "C", 0))
         assert (await client.call(20003, BrokerNameHeader("broker-0"))).code == 0
         assert (await client.call(105, AbsentRouteHeader("T1"))).code == 17
     async with serving(tmp_path) as server, connected(server) as client:
         assert (await client.call(105, AbsentRouteHeader("T1"))).code == 17
-
-
-async def test_groups_are_written_while_the_server_runs(tmp_path):
-    """It may end without notice."""
-    async with serving(tmp_path) as server, connected(server) as broker:
-        await broker.register()
-        async with asyncio.timeout(PATIENCE_S):
-            # It may be written before the registration, too.
-            while list(KnownGroupsFile(tmp_path).load()) != ["broker-0"]:  # noqa: ASYNC110 -- nothing tells of it
-                await asyncio.sleep(0.01)
 
 
 async def test_a_damaged_file_of_groups_stops_the_start(tmp_path):
@@ -89,3 +82,22 @@ def test_groups_that_cannot_be_written_are_told_of_once_and_written_later(tmp_pa
     (tmp_path / "knownGroups.tmp").rmdir()
     file.save(known)
     assert KnownGroupsFile(tmp_path).load() == known
+
+
+def test_the_text_of_many_topics_is_made_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(known_groups, "PIECE_TOPICS", 10)
+    queues = {f"T{number}": QueueData("broker-0", 1, 1, 6) for number in range(25)}
+    known = {
+        "broker-0": KnownGroup("C", queues, {1: Alias("n1", A, A)}, "founded"),
+        'broker-"1"': KnownGroup('"D"', {}),
+    }
+    of_ten = msgspec.json.encode(dict(list(queues.items())[-10:]))
+    assert max(map(len, known_groups._encode_pieces(known))) <= len(of_ten)
+    file = KnownGroupsFile(tmp_path)
+    for groups in ({}, known):
+        file.save(groups)
+        assert (tmp_path / "knownGroups.json").read_bytes() == msgspec.json.encode({"groups": groups})
+        assert KnownGroupsFile(tmp_path).load() == groups
+    (tmp_path / "knownGroups.json").unlink()
+    file.save(known)
+    assert not (tmp_path / "knownGroups.json").exists(), "what stands there already is not written again"

@@ -15,7 +15,7 @@ from dledger_namesrv.known import FILE_NAME
 from dledger_namesrv.metrics import LIMITS
 from dledger_namesrv.server import NameServer, StartError
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.headers import BrokerNodeHeader, RouteHeader, RouteWatchHeader
+from dledger_remoting.headers import BrokerNodeHeader
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
 
 
 async def metrics(port: int) -> dict[tuple[str, str], float]:
-    """Samples by name without `dledger_namesrv_` and by the value of their label, if they have one."""
+    """Return samples by name without `dledger_namesrv_` and by the value of their label, if they have one."""
     _, text = await get(port, "/metrics")
     return {
         (sample.name.removeprefix("dledger_namesrv_"), next(iter(sample.labels.values()), "")): sample.value
@@ -55,15 +55,15 @@ async def test_health_is_ok_until_silent_brokers_are_not_looked_for(tmp_path, ht
         await get(http_port, "/healthz")
 
 
-@pytest.mark.parametrize("task", ["_scanner", "_keeper"])
-async def test_an_error_that_nobody_expected_ends_no_task_and_is_counted(tmp_path, http_port, monkeypatch, task):
+@pytest.mark.parametrize("task", ["_scanner", "_saver"])
+async def test_an_unexpected_error_ends_no_task_and_is_counted(tmp_path, http_port, monkeypatch, task):
     async with serving(tmp_path, http_port=http_port, scan_interval_ms=10) as server, connected(server) as client:
 
         def fail(*_):
             monkeypatch.undo()
             raise KeyError("nobody expected that")
 
-        monkeypatch.setattr(server.table, "expire" if task == "_scanner" else "known_groups", fail)
+        monkeypatch.setattr(server.table, "expire" if task == "_scanner" else "known_names", fail)
         await client.register(heartbeat_timeout_millis=1)
         await until(http_port, "task_restarts_total", "", 1)
         assert not getattr(server, task).done()
@@ -71,7 +71,7 @@ async def test_an_error_that_nobody_expected_ends_no_task_and_is_counted(tmp_pat
         await until(http_port, "nodes_removed_total", "silent", 1)
         known = tmp_path / FILE_NAME
         async with asyncio.timeout(PATIENCE_S):
-            while not known.exists() or b"broker-0" not in known.read_bytes():  # noqa: ASYNC110 -- files tell nobody
+            while not known.exists() or b"broker-0" not in known.read_bytes():  # noqa: ASYNC110 -- files have no event
                 await asyncio.sleep(0.01)
 
 
@@ -79,9 +79,9 @@ async def test_metrics_count_nodes_topics_and_requests(tmp_path, http_port):
     async with serving(tmp_path, http_port=http_port) as server, connected(server) as client:
         await client.register()
         await client.register(1, B)
-        await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("T1"))
+        await client.route()
         assert (await client.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("T1", server.table.version, 60_000))
+        client.watch("T1", server.table.version)
         await until(http_port, "route_watches", "", 1)
         found = await metrics(http_port)
         for name, value in (("nodes", 2), ("broker_groups", 1), ("topics", 2), ("connections", 1), ("errors_total", 1)):
@@ -110,17 +110,25 @@ async def test_metrics_count_registrations_and_why_nodes_are_gone(tmp_path, http
         assert (found["nodes", ""], found["topics", ""]) == (0, 0)
 
 
-async def test_metrics_count_the_limits_that_acted(tmp_path, http_port):
+@pytest.fixture(autouse=True)
+def no_page_is_kept(monkeypatch):
+    monkeypatch.setattr("dledger_base.metrics_page.SHORTEST_S", 0.0)
+    monkeypatch.setattr("dledger_base.metrics_page.REST", 0.0)
+
+
+async def test_metrics_count_the_limits_that_acted(tmp_path, http_port, logged):
     limits = {"max_connections": 1, "max_in_flight": 1, "idle_timeout_ms": 200, "scan_interval_ms": 10}
     async with serving(tmp_path, http_port=http_port, **limits) as server:
         assert {label for name, label in await metrics(http_port) if name == "limit_reached_total"} == set(LIMITS)
         async with connected(server) as client, connected(server) as one_more:
+            await client.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
             one_more.send(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
             assert await one_more.is_closed()
             for _ in range(2):
-                client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("T1", server.table.version, 60_000))
+                client.watch("T1", server.table.version)
             assert (await client.receive()).code == ResponseCode.SYSTEM_BUSY
             await until(http_port, "limit_reached_total", "idle_timeout_ms", 1)
+            await logged("idle for more than 200 ms")
         await until(http_port, "connections", "", 0)
         async with connected(server) as client:
             client.writer.write(b"\xff" * 64)
@@ -129,17 +137,6 @@ async def test_metrics_count_the_limits_that_acted(tmp_path, http_port):
         assert found["frames_refused_total", ""] == 1
         for limit in ("max_connections", "max_in_flight", "idle_timeout_ms"):
             assert found["limit_reached_total", limit] == 1, limit
-
-
-async def test_a_client_that_does_not_read_is_counted(tmp_path, http_port):
-    limits = {"max_write_buffer_bytes": 1024, "slow_reader_timeout_ms": 50}
-    async with serving(tmp_path, http_port=http_port, **limits) as server:
-        async with connected(server, limit=1024) as client:
-            await client.register(topics=[f"T{number}" for number in range(1000)])
-            for _ in range(3000):
-                client.send(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            await until(http_port, "limit_reached_total", "slow_reader_timeout_ms", 1)
-        assert (await metrics(http_port))["limit_reached_total", "max_write_buffer_bytes"] >= 1
 
 
 async def test_an_http_port_in_use_is_one_clear_error_and_leaves_nothing(tmp_path, http_port):
@@ -151,8 +148,9 @@ async def test_an_http_port_in_use_is_one_clear_error_and_leaves_nothing(tmp_pat
         assert (await get(http_port, "/healthz"))[0] == 200
 
 
-async def test_an_http_port_says_what_it_needs(tmp_path, http_port, monkeypatch):
-    monkeypatch.delitem(sys.modules, "dledger_namesrv.http", raising=False)
+async def test_an_http_port_without_its_package_says_how_to_install_it(tmp_path, http_port, monkeypatch):
+    for module in ("dledger_namesrv.http", "dledger_base.metrics_page"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     server = NameServer(NameServerConfig(port=0, http_port=http_port, data=tmp_path))
     with pytest.raises(StartError, match=r"pip install .*'prometheus-client>=.*; or set http_port = 0"):

@@ -1,10 +1,11 @@
-"""Routes, lists of topics and what an operator changes of them, asked of a name server over a socket."""
+"""Routes, lists of topics and an operator's changes of them, requested from a name server over a socket."""
 
 from collections.abc import Iterable
 
 import pytest
-from served_names import A, B, Client
+from served_names import A, B, Client, registration
 
+from dledger_namesrv.records import queue_data
 from dledger_remoting.bodies import TopicList, decode_body
 from dledger_remoting.headers import (
     BrokerMemberGroupHeader,
@@ -12,31 +13,51 @@ from dledger_remoting.headers import (
     ClusterHeader,
     RegisterBrokerHeader,
     RouteHeader,
-    TopicInClusterHeader,
 )
-from dledger_remoting.registration import RegisterBrokerBody, TopicConfigSerializeWrapper, encode_registration
+from dledger_remoting.registration import DataVersion, encode_registration
 from dledger_remoting.route import decode_route
-from dledger_remoting.topics import TopicConfig
+from dledger_remoting.topics import CREATED_ATTRIBUTE, TopicConfig
 
 
 async def test_a_route_comes_in_the_dialect_of_the_client(client):
     await client.register()
     await client.register(2, B)
-    old = await client.call(105, RouteHeader("T1"), version=317)
+    old = await client.route(version=317)
     assert old.body == (
         b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911",2:"127.0.0.1:10921"},"brokerName":"broker-0",'
         b'"cluster":"C","enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-0",'
         b'"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
     )
     standard = old.body.replace(b"{0:", b'{"0":').replace(b",2:", b',"2":')
-    assert (await client.call(105, RouteHeader("T1"))).body == standard
+    assert (await client.route()).body == standard
     assert (await client.call(105, RouteHeader("T1", accept_standard_json_only=True), version=317)).body == standard
 
 
-async def test_an_unknown_topic_is_answered_with_17(client):
-    answer = await client.call(105, RouteHeader("X"))
-    assert (answer.code, answer.body) == (17, b"")
-    assert answer.remark == "No topic route info in name server for the topic: X"
+class OurRouteHeader(RouteHeader, frozen=True):
+    """As clients of ours ask."""
+
+    include_absent: bool = True
+
+
+async def test_clients_of_ours_are_told_which_creation_of_a_topic_it_is_and_others_are_not(client):
+    first, again = (TopicConfig("T1", 4, 4, attributes={CREATED_ATTRIBUTE: number}) for number in ("4711", "9000"))
+    other = TopicConfig("T2")
+    await register_topics(client, first, other)
+    ours = OurRouteHeader("T1")
+
+    async def told() -> list[int | None]:
+        bodies = [(await client.call(105, ext)).body for ext in (ours, RouteHeader("T1"), ours)]
+        return [decode_route(body).queue_datas[0].topic_created for body in bodies]
+
+    assert await told() == [4711, None, 4711]
+    assert b"opicCreated" not in (await client.route()).body
+    await register_topics(client, again, other, changes=1)
+    assert await told() == [9000, None, 9000]
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "9" * 30, "٣"])
+async def test_a_creation_that_is_no_number_is_none(text):
+    assert queue_data("b", TopicConfig("T1", attributes={CREATED_ATTRIBUTE: text})).topic_created is None
 
 
 async def test_cluster_information_tells_the_truth(client):
@@ -62,9 +83,10 @@ async def test_topic_lists(client):
     assert (await client.call(311)).body == b'{"topicList":[]}'
 
 
-async def register_topics(client: Client, *configs: TopicConfig, name: str = "broker-0", address: str = A) -> None:
-    wrapper = TopicConfigSerializeWrapper({config.topic_name: config for config in configs})
-    body = encode_registration(RegisterBrokerBody(wrapper))
+async def register_topics(
+    client: Client, *configs: TopicConfig, name: str = "broker-0", address: str = A, changes: int = 0
+) -> None:
+    body = encode_registration(registration(configs, DataVersion(0, 0, changes)))
     assert (await client.call(103, RegisterBrokerHeader(name, address, "C", "", 0), body=body)).code == 0
 
 
@@ -74,7 +96,7 @@ async def register_topics(client: Client, *configs: TopicConfig, name: str = "br
     ids=["units", "units subscribe", "units subscribe and it is none"],
 )
 async def test_topics_of_units_are_told_by_the_two_bits_that_rocketmq_gives_them(client, code, topics):
-    """Bit 0: the topic is a unit's; bit 1: units subscribe to it."""
+    """Bit 0 marks a topic of a unit, and bit 1 a topic to which units subscribe."""
     flags = {"plain": 0, "unit": 1, "subscribed": 2, "both": 3, "unknown": 4}
     await register_topics(client, *(TopicConfig(topic, topic_sys_flag=flag) for topic, flag in flags.items()))
     answer = await client.call(code)
@@ -82,7 +104,7 @@ async def test_topics_of_units_are_told_by_the_two_bits_that_rocketmq_gives_them
 
 
 async def permissions(client: Client, topics: Iterable[str], group: str = "broker-0") -> list[int]:
-    routes = [decode_route((await client.call(105, RouteHeader(topic))).body) for topic in topics]
+    routes = [decode_route((await client.route(topic)).body) for topic in topics]
     return [queues.perm for route in routes for queues in route.queue_datas if queues.broker_name == group]
 
 
@@ -92,16 +114,10 @@ async def permissions(client: Client, topics: Iterable[str], group: str = "broke
     ids=["added", "wiped"],
 )
 async def test_a_groups_write_permission_is_added_as_exactly_6_and_wiped_as_one_bit(client, code, counted, after):
-    """As RocketMQ does: what is inherited is lost with 327, and what nobody may read can be read afterwards."""
+    """As in RocketMQ, 327 drops the inherit bit, and makes topics readable that nobody could read."""
     topics = {f"T{perm}": TopicConfig(f"T{perm}", perm=perm) for perm in (7, 6, 4, 2, 0)}
     await register_topics(client, *topics.values())
     await register_topics(client, *topics.values(), name="broker-1", address=B)
     assert (await client.call(code, BrokerNameHeader("broker-0"))).ext == {counted: "5"}
     assert await permissions(client, topics) == after
     assert await permissions(client, topics, "broker-1") == [7, 6, 4, 2, 0]
-
-
-async def test_a_topic_that_is_deleted_has_no_route(client):
-    await client.register()
-    assert (await client.call(216, TopicInClusterHeader("T1", "C"))).code == 0
-    assert (await client.call(105, RouteHeader("T1"))).code == 17

@@ -1,14 +1,21 @@
-"""A name server's protocol over a socket, what bounds its clients, and what keeps it from starting."""
+"""A name server's protocol over a socket, the limits of its clients, and the errors that prevent its start."""
 
 import asyncio
+import gc
 from contextlib import AsyncExitStack
 
 import pytest
 from served_names import PATIENCE_S, connected, is_alone, serving
 
+from dledger_base.request_turns import RequestTurns
+from dledger_base.telling import LINES_OF_CLIENTS
+from dledger_namesrv import processors
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.server import NameServer, StartError
+from dledger_namesrv.table import RouteTable
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
+from dledger_remoting.errors import SystemBusy
+from dledger_remoting.frame import join_frame
 from dledger_remoting.headers import RouteWatchHeader
 
 
@@ -17,22 +24,23 @@ async def test_an_answer_that_no_frame_holds_is_an_error_and_the_connection_stay
         return make_response(request, 0, body=bytes(17 << 20 if request.code == 206 else 0))
 
     monkeypatch.setattr(server, "handle", handle)
-    answer = await client.call(206)
-    assert (answer.code, "larger than 16777216" in answer.remark) == (1, True)
+    code, remark = await client.refusal(206)
+    assert (code, "larger than 16777216" in remark) == (1, True)
     assert (await client.call(207)).code == 0
 
 
-@pytest.mark.parametrize(("code", "name"), [(310, "SEND_MESSAGE_V2"), (9999, "unknown")])
-async def test_a_code_that_is_not_served_is_named(client, code, name):
-    answer = await client.call(code)
-    assert answer.code == 3
-    assert f"request type {code} ({name}) not supported" in answer.remark
-
-
-async def test_a_missing_field_is_named_and_the_connection_stays(client):
-    answer = await client.call(105)
-    assert answer.code == 1
-    assert "'topic'" in answer.remark
+@pytest.mark.parametrize(
+    ("code", "expected", "text"),
+    [
+        (310, 3, "request type 310 (SEND_MESSAGE_V2) not supported"),
+        (9999, 3, "request type 9999 (unknown) not supported"),
+        (105, 1, "'topic'"),
+    ],
+    ids=["not served", "unknown", "missing field"],
+)
+async def test_a_refused_request_says_what_is_wrong_and_its_connection_stays(client, code, expected, text):
+    answered, remark = await client.refusal(code)
+    assert (answered, text in remark) == (expected, True)
     assert (await client.call(206)).code == 0
 
 
@@ -58,6 +66,15 @@ async def test_garbage_closes_its_connection_and_no_other(server, client, garbag
     assert (await client.call(206)).code == 0
 
 
+async def test_broken_frames_without_end_are_few_lines_in_the_log(server, caplog):
+    for number in range(60):
+        async with connected(server) as vandal:
+            vandal.writer.write(((64 << 20) + number).to_bytes(4, "big") + bytes(4))
+            assert await vandal.is_closed()
+    assert server.counters.frames_refused == 60
+    assert caplog.text.count("event=connection_closed") == LINES_OF_CLIENTS
+
+
 async def test_a_frame_beyond_the_limit_closes_the_connection(tmp_path, logged):
     async with serving(tmp_path, max_frame_bytes=1024) as server, connected(server) as client:
         client.send(206, body=bytes(1024))
@@ -65,14 +82,14 @@ async def test_a_frame_beyond_the_limit_closes_the_connection(tmp_path, logged):
         await logged("larger than the limit of 1024")
 
 
-async def test_requests_that_do_not_fully_arrive_are_bounded_in_sum_and_keep_nobody_out(tmp_path, logged):
+async def test_incomplete_requests_are_limited_in_sum_and_block_no_client(tmp_path, logged):
     options = {"max_frame_bytes": 4 << 20, "max_partial_bytes": 8 << 20, "slow_sender_timeout_ms": 50}
     part = encode_command(RemotingCommand(206, body=bytes(3 << 20)))[: 2 << 20]
     async with serving(tmp_path, **options) as server, connected(server) as client, AsyncExitStack() as stack:
         for _ in range(20):
             stalled = await stack.enter_async_context(connected(server))
             stalled.writer.write(part)
-        assert (await client.call(206, body=bytes(3 << 20))).code == 0
+        assert (await client.call(206, body=bytes(3 << 20))).code == 29, "it has come, and is too large for this code"
         await logged("that it lacks did not come within 0.05 s")
         assert (await client.call(206)).code == 0
         assert 0 < server.request_memory.held_bytes <= 8 << 20
@@ -89,7 +106,7 @@ async def test_many_large_requests_at_a_time_are_all_answered(tmp_path):
     async with serving(tmp_path, **options) as server, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connected(server)) for _ in range(20)]
         answers = await asyncio.gather(*(client.call(206, body=bytes(3 << 20)) for client in clients))
-        assert [answer.code for answer in answers] == [0] * len(clients)
+        assert [answer.code for answer in answers] == [29] * len(clients), "they have arrived"
         assert server.counters.limits["max_partial_bytes"] > 0
         assert server.counters.limits["slow_sender_timeout_ms"] == 0
         assert server.request_memory.held_bytes == 0
@@ -101,6 +118,7 @@ async def test_connections_of_one_host_have_a_limit_of_their_own_which_can_be_ch
             assert (await one.call(206)).code == 0
         assert (await client.call(318, body=b"max_connections_per_host=1")).code == 0
         async with connected(server) as third:
+            third.send(206)
             assert await third.is_closed()
         await logged("reason='max_connections_per_host = 1 of this one are open' refused=1")
         assert (server.counters.limits["max_connections_per_host"], server.counters.limits["max_connections"]) == (1, 0)
@@ -111,25 +129,37 @@ async def test_connections_of_one_host_have_a_limit_of_their_own_which_can_be_ch
         assert (await again.call(206)).code == 0
 
 
-def test_as_many_clients_have_room_as_a_broker_takes():
-    assert NameServerConfig().max_connections == 10_000
-
-
 async def test_waiting_requests_beyond_the_limit_are_answered_with_2(tmp_path):
     async with serving(tmp_path, max_in_flight=2) as server, connected(server) as client:
-        seen = int((await client.call(20001, RouteWatchHeader("T1", 0, 0))).ext["version"])
         for _ in range(2):
-            client.send(20001, RouteWatchHeader("T1", seen, 60_000))
-        answer = await client.call(20001, RouteWatchHeader("T1", seen, 60_000))
-        assert answer.code == 2
-        assert "max_in_flight" in answer.remark
+            client.watch("T1", server.table.version)
+        code, remark = await client.refusal(20001, RouteWatchHeader("T1", server.table.version, 60_000))
+        assert (code, "max_in_flight" in remark) == (2, True)
         assert (await client.call(206)).code == 0
 
 
-async def test_an_idle_connection_is_closed(tmp_path, logged):
-    async with serving(tmp_path, idle_timeout_ms=20, scan_interval_ms=10) as server, connected(server) as client:
-        assert await client.is_closed()
-        await logged("idle for more than 20 ms")
+async def test_a_connection_lost_before_its_answer_leaves_no_coroutine(server, client):
+    """For `pytest`, a coroutine that is never awaited is an error."""
+    await client.call(206)
+    (connection,) = server._connections
+    watch = encode_command(RemotingCommand(20001, ext={"topics": "T1", "version": "1", "timeoutMillis": "60000"}))
+    connection.data_received(join_frame(watch) if isinstance(watch, tuple) else watch)
+    connection.connection_lost(None)
+    await asyncio.sleep(0)
+    gc.collect()
+
+
+async def test_requests_that_wait_for_a_turn_count_as_memory(server, client, monkeypatch):
+    await client.call(206)
+    (connection,) = server._connections
+    request = encode_command(RemotingCommand(206, flag=FLAG_ONEWAY))
+    has_time = iter((True, True, False))
+    with monkeypatch.context() as patched:
+        patched.setattr(RequestTurns, "has_time", property(lambda _: next(has_time)))
+        connection.data_received(request * 100)
+        assert server.request_memory.held_bytes == 98 * len(request)
+    assert (await client.call(206)).code == 0
+    assert server.request_memory.held_bytes == 0
 
 
 async def test_a_client_that_never_reads_is_closed_and_others_are_served(tmp_path, logged):
@@ -140,6 +170,8 @@ async def test_a_client_that_never_reads_is_closed_and_others_are_served(tmp_pat
             for _ in range(500):
                 sloth.send(206)
             await logged("left 1024 bytes unread for 20 ms")
+        assert server.counters.limits["slow_reader_timeout_ms"] == 1
+        assert server.counters.limits["max_write_buffer_bytes"] >= 1
         assert (await client.call(206)).code == 0
 
 
@@ -153,20 +185,24 @@ async def test_a_client_that_reads_late_but_in_time_gets_every_answer(tmp_path):
             assert [(await slow.receive()).opaque for _ in sent] == sent
 
 
-async def test_a_host_that_cannot_be_is_named(tmp_path):
-    with pytest.raises(StartError, match=r"^host = 'names\.\.example': no host has such a name; "):
-        await NameServer(NameServerConfig(host="names..example", port=0, data=tmp_path)).start()
-
-
-async def test_a_port_in_use_is_one_clear_error(server, tmp_path):
-    with pytest.raises(StartError, match=f"127.0.0.1:{server.port} is already in use"):
-        await NameServer(NameServerConfig(port=server.port, data=tmp_path / "other")).start()
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"host": "names..example"}, r"^host = 'names\.\.example': no host has such a name; "),
+        ({"port": "taken"}, "127.0.0.1:[0-9]+ is already in use"),
+        ({"data": "taken"}, r"in use by process [0-9]+"),
+    ],
+    ids=["host", "port", "data directory"],
+)
+async def test_a_name_server_that_cannot_start_says_why_and_leaves_nothing(server, tmp_path, options, text):
+    config = {"port": 0, "data": tmp_path / "other"} | options
+    if options.get("port"):
+        config["port"] = server.port
+    if options.get("data"):
+        config["data"] = tmp_path
+    with pytest.raises(StartError, match=text):
+        await NameServer(NameServerConfig(**config)).start()
     assert not (tmp_path / "other" / "pid").exists()
-
-
-async def test_a_data_directory_serves_one_process_at_a_time(server, tmp_path):
-    with pytest.raises(StartError, match=r"in use by process [0-9]+"):
-        await NameServer(NameServerConfig(port=0, data=tmp_path)).start()
     assert (tmp_path / "pid").exists()
 
 
@@ -175,8 +211,38 @@ async def test_listening_beyond_this_machine_is_warned_about(tmp_path, logged):
         await logged("event=no_access_control host=0.0.0.0")
 
 
-async def test_a_stale_pid_file_does_no_harm(tmp_path):
-    (tmp_path / "pid").write_text("1\n")
-    async with serving(tmp_path) as server, connected(server) as client:
-        assert (await client.call(206)).code == 0
-    assert not (tmp_path / "pid").exists()
+@pytest.mark.parametrize("serialize_type", [0, 1])
+async def test_a_header_beyond_the_limits_is_answered_and_not_decoded(server, client, serialize_type):
+    for code, expected in ((105, 13), (20001, 3)):
+        watch = RouteWatchHeader(",".join(["topic"] * 60_000), 0, 60_000)
+        code, remark = await client.refusal(code, watch, serialize_type=serialize_type)
+        assert (code, "the limit is 262144" in remark) == (expected, True)
+    assert server.counters.headers_refused == 2
+    client.writer.write(join_frame(0, b'{"extFields":{' + b'"a":"",' * 300 + b'"b":""}}'))
+    assert await client.is_closed()
+
+
+async def test_lists_of_many_topics_are_made_one_at_a_time_and_their_requests_are_not_held(server, client, monkeypatch):
+    """Everybody may ask for lists, and a list holds the names of all topics while it is made."""
+    await client.register()
+    monkeypatch.setattr(processors, "MAX_WAITING_LISTS", 30)
+    monkeypatch.setattr(RouteTable, "is_small", False)
+    topics, under_way, most = server.table.routes.topics, 0, 0
+
+    def counted(*, include_absent):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        yield
+        names = yield from topics(include_absent=include_absent)
+        under_way -= 1
+        return names
+
+    monkeypatch.setattr(server.table.routes, "topics", counted)
+    requests = [RemotingCommand(206, number, ext={"x": "y" * 9}, body=b"z" * 9) for number in range(40)]
+    answers = [asyncio.create_task(server._processors.handle(request, 1)) for request in requests]
+    answered = await asyncio.gather(*answers, return_exceptions=True)
+    assert most == 1
+    assert [(request.ext, request.body) for request in requests] == [({}, b"")] * 40
+    assert [isinstance(answer, SystemBusy) for answer in answered] == [False] * 30 + [True] * 10
+    assert {answer.body for answer in answered[:30]} == {b'{"topicList":["T1","TBW102"]}'}

@@ -3,19 +3,18 @@
 import asyncio
 import socket
 import ssl
-from contextlib import suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
 from served_names import Client, serving
 
-from dledger_namesrv.config import ConfigError, NameServerConfig, build_config
+from dledger_base.issuing import Authority
+from dledger_namesrv.config import ConfigError, build_config
 from dledger_namesrv.connection import Connection
 from dledger_namesrv.http import NameServerCollector
-from dledger_namesrv.server import NameServer
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
-from dledger_serving.issuing import Authority
 
 AUTHORITY = Authority("a test", timedelta(days=1))
 
@@ -26,9 +25,15 @@ def files(tmp_path):
     return {"tls_cert_file": tmp_path / "cert.pem", "tls_key_file": tmp_path / "key.pem"}
 
 
+def trusting() -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+
+
+@asynccontextmanager
 async def connect(server, *, tls):
-    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode()) if tls else None
-    return Client(*await asyncio.open_connection("127.0.0.1", server.port, ssl=context))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=trusting() if tls else None)
+    yield Client(reader, writer)
+    writer.close()
 
 
 async def is_answered(client):
@@ -37,13 +42,12 @@ async def is_answered(client):
 
 async def test_an_enforcing_name_server_answers_over_tls_alone(tmp_path, files, caplog):
     async with serving(tmp_path / "data", tls="enforcing", **files) as server:
-        client = await connect(server, tls=True)
-        assert await is_answered(client)
-        assert server.connection_count == 1
-        client.writer.close()
-        plain = await connect(server, tls=False)
-        plain.send(RequestCode.GET_BROKER_CLUSTER_INFO)
-        assert (await plain.reader.read())[:2] == b"\x15\x03"
+        async with connect(server, tls=True) as client:
+            assert await is_answered(client)
+            assert server.connection_count == 1
+        async with connect(server, tls=False) as plain:
+            plain.send(RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert (await plain.reader.read())[:2] == b"\x15\x03"
         assert (server.door_counters.handshakes, server.door_counters.refused_plain) == (1, 1)
         shown = {family.name: family.samples[0].value for family in NameServerCollector(server).collect()}
         assert shown["dledger_namesrv_tls_handshakes"] == 1
@@ -54,22 +58,15 @@ async def test_an_enforcing_name_server_answers_over_tls_alone(tmp_path, files, 
 async def test_a_permissive_name_server_answers_everybody(tmp_path, files):
     async with serving(tmp_path / "data", tls="permissive", **files) as server:
         for tls in (True, False):
-            client = await connect(server, tls=tls)
-            assert await is_answered(client)
-            client.writer.close()
+            async with connect(server, tls=tls) as client:
+                assert await is_answered(client)
 
 
 async def test_a_plain_name_server_says_why_tls_is_refused(tmp_path, caplog):
     async with serving(tmp_path / "data") as server:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            await connect(server, tls=True)
+            await connect(server, tls=True).__aenter__()
     assert "it speaks TLS, which is off on this port" in caplog.text
-
-
-async def test_a_certificate_that_cannot_be_used_ends_the_start(tmp_path):
-    config = NameServerConfig(data=tmp_path / "data", port=0, tls="enforcing", tls_cert_file=tmp_path / "none.pem")
-    with pytest.raises(ConfigError, match=r"tls_cert_file .*none\.pem cannot be read"):
-        await NameServer(config).start()
 
 
 def test_a_certificate_is_asked_for():
@@ -78,16 +75,15 @@ def test_a_certificate_is_asked_for():
 
 
 def say_and_leave(port, frame):
-    """Say one thing over TLS, and close at once."""
-    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
-    with context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1") as client:
+    """Send one frame over TLS, and close at once."""
+    with trusting().wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1") as client:
         client.sendall(frame)
         client.setblocking(False)
         with suppress(ssl.SSLError):
             client.unwrap()
 
 
-async def test_requests_of_who_closes_at_once_are_handled(tmp_path, files, monkeypatch):
+async def test_requests_of_clients_that_close_at_once_are_handled(tmp_path, files, monkeypatch):
     handled = []
 
     def handle(request, _):
@@ -99,12 +95,12 @@ async def test_requests_of_who_closes_at_once_are_handled(tmp_path, files, monke
         for number in range(20):
             frame = encode_command(RemotingCommand(206, opaque=number, flag=FLAG_ONEWAY))
             await asyncio.to_thread(say_and_leave, server.port, frame)
-        while len(handled) < 20 or server.connection_count:  # noqa: ASYNC110 -- nothing tells of it
+        while len(handled) < 20 or server.connection_count:  # noqa: ASYNC110 -- there is no event
             await asyncio.sleep(0)
         assert handled == list(range(20))
 
 
-async def test_a_name_server_that_stops_takes_nobody_in(tmp_path, files):
+async def test_a_stopped_name_server_admits_no_connection(tmp_path, files):
     async with serving(tmp_path / "data", tls="enforcing", **files) as server:
         pass
     assert not server.admit(Connection(server, 1))
@@ -112,16 +108,13 @@ async def test_a_name_server_that_stops_takes_nobody_in(tmp_path, files):
 
 
 async def test_a_broker_has_its_handshake_done_while_clients_fill_the_port(tmp_path, files):
-    """It has no less room before it is in than behind."""
+    """A broker has room during its handshake as it has afterwards."""
     async with serving(tmp_path / "data", tls="enforcing", max_connections=2, **files) as server:
-        clients = [await connect(server, tls=True) for _ in range(2)]
-        for client in clients:
-            assert await is_answered(client)
-        context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        stranger = await connect(server, tls=False)
-        await writer.start_tls(context, server_hostname="127.0.0.1")
-        broker = Client(reader, writer)
-        assert (await broker.register()).code == 0
-        for one in (*clients, stranger, broker):
-            one.writer.close()
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                client = await stack.enter_async_context(connect(server, tls=True))
+                assert await is_answered(client)
+            broker = await stack.enter_async_context(connect(server, tls=False))
+            await stack.enter_async_context(connect(server, tls=False))
+            await broker.writer.start_tls(trusting(), server_hostname="127.0.0.1")
+            assert (await broker.register()).code == 0

@@ -1,23 +1,17 @@
-"""Changes of a node's topics by themselves: they come to the same as registering all of them, or are refused."""
+"""Single changes of a node's topics have the same effect as a registration of all topics, or are refused."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_names import A, B, connected, serving
+from served_names import A, B, Registry, connected, serving
 
 from dledger_namesrv.records import TableLimits
-from dledger_namesrv.table import RouteTable
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.headers import BrokerNodeHeader, RegisterBrokerHeader, RouteHeader, RouteWatchHeader
-from dledger_remoting.registration import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicChangesBody,
-    TopicConfigSerializeWrapper,
-)
+from dledger_remoting.headers import BrokerNodeHeader
+from dledger_remoting.registration import DataVersion, TopicChangesBody
 from dledger_remoting.topics import TopicConfig
 
 TERM = 3
@@ -31,51 +25,42 @@ def configs(*names: str, queues: int = 4) -> dict[str, TopicConfig]:
     return {name: TopicConfig(name, queues, queues) for name in names}
 
 
-class Registry:
-    """A table in which one node has registered two topics as of version 10."""
+class Changed:
+    """Table in which one node has registered two topics as of version 10."""
 
     def __init__(self, broker_id: int = 0, limits: TableLimits | None = None) -> None:
-        self.table = RouteTable(limits=limits)
+        self.registry = Registry(limits=limits)
+        self.table = self.registry.table
         self.register(broker_id, A, 10, configs("T1", "T2"))
 
     def register(self, broker_id: int, address: str, counter: int, topics: dict[str, TopicConfig], term: int = TERM):
-        header = RegisterBrokerHeader("broker-0", address, "C", "", broker_id, topics_complete=True)
-        body = RegisterBrokerBody(TopicConfigSerializeWrapper(topics, version(counter, term)))
-        assert not self.table.register(header, body, now_ms=0, connection=1).refusal
+        changes = {"term": term, "counter": counter, "topics": topics.values(), "topics_complete": True}
+        assert not self.registry.register(broker_id, address, **changes).refusal
 
     def change(
-        self,
-        topics: dict[str, TopicConfig],
-        *deleted: str,
-        base: DataVersion | None = None,
-        to: DataVersion | None = None,
-        broker_id: int = 0,
-        address: str = A,
-        now_ms: int = 0,
-    ) -> bool:
+        self, topics: dict[str, TopicConfig], *deleted: str, base: DataVersion | None = None,
+        to: DataVersion | None = None, broker_id: int = 0, address: str = A, now_ms: int = 0,
+    ) -> bool:  # fmt: skip
         changes = TopicChangesBody(base or version(10), to or version(11), topics, list(deleted))
         return self.table.change_topics(BrokerNodeHeader("broker-0", address, "C", broker_id), changes, now_ms=now_ms)
 
 
 @pytest.fixture
-def registry() -> Registry:
-    return Registry()
+def registry() -> Changed:
+    return Changed()
 
 
-def test_new_changed_and_deleted_topics_are_what_the_routes_show(registry: Registry) -> None:
+def test_routes_show_new_changed_and_deleted_topics(registry: Changed) -> None:
     before = registry.table.version
     assert registry.change(configs("T3") | configs("T1", queues=8), "T2", "never there")
     assert registry.table.topics() == ["T1", "T3"]
     assert registry.table.route("T1").queue_datas[0].read_queue_nums == 8
     assert registry.table.data_version("C", A) == version(11)
     assert registry.table.changed_since(("T3",), before)
-    assert registry.change(configs("T4"), base=version(11), to=version(12))
-
-
-def test_what_has_not_changed_costs_nothing(registry: Registry) -> None:
-    before = registry.table.route_version("T1")
-    assert registry.change(configs("T3"))
-    assert registry.table.route_version("T1") == before
+    unchanged = registry.table.route_version("T1")
+    assert registry.change(configs("T4"), base=version(11), to=version(12), now_ms=100_000)
+    assert registry.table.route_version("T1") == unchanged
+    assert registry.table.expire(200_000) == [], "changes count as a sign of life"
 
 
 @pytest.mark.parametrize(
@@ -89,33 +74,28 @@ def test_what_has_not_changed_costs_nothing(registry: Registry) -> None:
     ],
     ids=["another version", "an older term", "a later term", "another id", "a stranger"],
 )
-def test_changes_of_something_else_are_refused_and_change_nothing(registry: Registry, other: dict) -> None:
+def test_changes_of_something_else_are_refused_and_change_nothing(registry: Changed, other: dict) -> None:
     before = registry.table.version
     assert not registry.change(configs("T3"), "T1", **other)
     assert (registry.table.version, registry.table.topics()) == (before, ["T1", "T2"])
 
 
-def test_a_leader_that_was_displaced_changes_nothing(registry: Registry) -> None:
+def test_a_leader_that_was_displaced_changes_nothing(registry: Changed) -> None:
     registry.register(0, B, 10, configs("T1", "T2"), term=TERM + 1)
     assert not registry.change(configs("T3"))
     assert registry.table.topics() == ["T1", "T2"]
 
 
 def test_a_follower_tells_its_version_and_no_topics() -> None:
-    registry = Registry(broker_id=2)
+    registry = Changed(broker_id=2)
     registry.register(0, B, 10, configs("T1", "T9"))
     assert registry.change(configs("T3"), broker_id=2)
     assert registry.table.data_version("C", A) == version(11)
     assert registry.table.topics() == ["T1", "T9"]
 
 
-def test_changes_count_as_a_sign_of_life(registry: Registry) -> None:
-    assert registry.change(configs("T3"), now_ms=100_000)
-    assert registry.table.expire(200_000) == []
-
-
 @pytest.mark.parametrize("edit", ["delete", "wipe"])
-def test_what_an_operator_changed_here_holds_until_all_topics_are_registered(registry: Registry, edit: str) -> None:
+def test_an_operators_change_holds_until_all_topics_are_registered(registry: Changed, edit: str) -> None:
     if edit == "delete":
         assert registry.table.delete_topic("T1")
     else:
@@ -127,9 +107,9 @@ def test_what_an_operator_changed_here_holds_until_all_topics_are_registered(reg
     assert registry.change(configs("T4"), base=version(11), to=version(12))
 
 
-def test_a_topic_for_which_there_is_no_room_holds_up_what_is_changed_behind_it() -> None:
-    """A node tells all that was changed since the last version that was taken."""
-    registry = Registry(limits=TableLimits(max_routes=2))
+def test_a_topic_above_the_limit_holds_up_later_changes() -> None:
+    """A node sends all changes since the last version that was accepted."""
+    registry = Changed(limits=TableLimits(max_routes=2))
     assert registry.change(configs("T1", queues=6))
     behind = configs("T3") | configs("T1", queues=8)
     assert not registry.change(behind, base=version(11), to=version(13))
@@ -142,8 +122,8 @@ names = st.sampled_from(["T1", "T2", "T3", "T4", "T5"])
 
 
 @given(st.lists(st.dictionaries(names, st.one_of(st.none(), st.integers(1, 9)), max_size=3), max_size=6))
-def test_changes_come_to_the_same_as_registering_everything(rounds: list[dict[str, int | None]]) -> None:
-    by_changes, whole = Registry(), Registry()
+def test_topic_changes_give_the_same_table_as_full_registrations(rounds: list[dict[str, int | None]]) -> None:
+    by_changes, whole = Changed(), Changed()
     topics, counter = configs("T1", "T2"), 10
     for round_ in rounds:
         changed = {name: TopicConfig(name, queues, queues) for name, queues in round_.items() if queues is not None}
@@ -157,18 +137,18 @@ def test_changes_come_to_the_same_as_registering_everything(rounds: list[dict[st
         assert by_changes.table.route(name) == whole.table.route(name)
 
 
-async def test_a_name_server_says_that_it_takes_changes_and_wakes_who_waits_for_one(tmp_path) -> None:
+async def test_a_name_server_announces_topic_changes_and_wakes_watches(tmp_path) -> None:
     async with serving(tmp_path) as server, connected(server) as broker, connected(server) as client:
         registered = await broker.register(term=TERM)
         assert registered.ext["acceptsTopicChanges"] == "true"
         base = server.table.data_version("C", A)
-        client.send(RequestCode.DLEDGER_ROUTE_WATCH, RouteWatchHeader("NEW", server.table.version, 60_000))
+        client.watch("NEW", server.table.version)
         to = DataVersion(base.state_version, base.timestamp, base.counter + 1)
         changes = encode_body(TopicChangesBody(base, to, configs("NEW")))
         header = BrokerNodeHeader("broker-0", A, "C", 0)
         answer = await broker.call(RequestCode.DLEDGER_TOPIC_CHANGES, header, body=changes)
         assert answer.code == ResponseCode.SUCCESS
         assert (await client.receive()).code == ResponseCode.SUCCESS
-        assert (await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("NEW"))).code == ResponseCode.SUCCESS
+        assert (await client.route("NEW")).code == ResponseCode.SUCCESS
         again = await broker.call(RequestCode.DLEDGER_TOPIC_CHANGES, header, body=changes)
         assert again.code == ResponseCode.BROKER_NOT_EXIST

@@ -1,7 +1,7 @@
 """`python -m tests.native.fuzz`: mutated records, units and frames of sends through the native part and its twins.
 
-What the native part takes, its twin must read alike; what it does not take is the twin's. A crash of the process, an
-exception, a panic, or a difference ends it, and the seed that is printed repeats it.
+If the native part accepts an input, its twin must read it alike. Other inputs are left to the twin. A crash of the
+process, an exception, a panic, or a difference ends the run. The printed seed repeats it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ PIECES = (
 
 
 LOG_CONTENT = bytes(number % 251 for number in range(700))
-LOG, _path = tempfile.mkstemp()  # one in memory alone cannot tell what it has
+LOG, _path = tempfile.mkstemp()  # an in-memory file does not support reads of the page cache only
 os.unlink(_path)
 os.write(LOG, LOG_CONTENT)
 
 
 class Counts:
-    """What was compared."""
+    """Number of compared inputs of each kind."""
 
     def __init__(self) -> None:
         self.records = self.units = self.frames = 0
@@ -66,7 +66,7 @@ class Counts:
 
 
 def sound_entry(rng: random.Random, counts: Counts) -> bytearray:
-    """A few sound records, mostly of one producer."""
+    """Return a few sound records, mostly of one producer."""
     data = bytearray()
     count = rng.randint(1, 4)
     counts.records += count
@@ -113,7 +113,7 @@ def mutate(rng: random.Random, data: bytearray) -> None:
 
 
 def compare_records(data: bytes) -> int:
-    """How many of the two scanners took it; each as its twin."""
+    """Check that both native scanners equal their twins, and return the number of those that accepted the data."""
     taken = 0
     runs = native.scan_runs(data, 77)
     if runs is not None:
@@ -127,7 +127,10 @@ def compare_records(data: bytes) -> int:
 
 
 def compare_units(rng: random.Random, counts: Counts) -> int:
-    """How often the native part took some units, to choose from them and to read; as its twin."""
+    """Check that the native part chooses and reads units as its twin does.
+
+    Return the number of the two calls that the native part accepted.
+    """
     damaged = rng.random() < 0.3
     units, position = bytearray(), rng.choice(PLACES if damaged else (0, 70))
     count = rng.randrange(8)
@@ -158,8 +161,11 @@ def compare_units(rng: random.Random, counts: Counts) -> int:
 def compare_read(
     units: bytes, max_messages: int, max_bytes: int, codes: frozenset[int] | None, first_position: int
 ) -> int:
-    """Whether the native part told what a pull gets of a small log, or where that lies; as its twin."""
-    ask = units, -1, 0, 0, max_messages, max_bytes, codes
+    """Check that the native part finds the same records, or their place, for a pull of a small log as its twin.
+
+    Return 1 if the native part accepted the pull, otherwise 0.
+    """
+    ask = units, -1, 0, 0, 0, 0, max_messages, max_bytes, codes
     [found] = native.read_pulls([ask], (LOG, 0, len(LOG_CONTENT)), first_position)
     if found is not None:
         passed, count, size, _, runs = reading.choose_units(
@@ -172,7 +178,7 @@ def compare_read(
 
 
 class Client:
-    """Where sends come from."""
+    """Client of the sends."""
 
     forwards = in_flight = 0
     alias = None
@@ -180,7 +186,7 @@ class Client:
 
 
 class Queue:
-    """A queue with an offset to hand out."""
+    """Queue with an offset to hand out."""
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
@@ -188,7 +194,7 @@ class Queue:
 
 
 class Topic:
-    """What sends to a topic need of it; see `SendTarget`."""
+    """Topic with the attributes that sends need. See `SendTarget`."""
 
     idempotent = may_be_idempotent = redirected = False
     retry_group = None
@@ -225,7 +231,7 @@ TEXT_PIECES = (
 
 
 def sound_sends(rng: random.Random, counts: Counts) -> bytearray:
-    """Frames of a few sends."""
+    """Return the frames of a few sends."""
     data = bytearray()
     count = rng.randint(1, 3)
     counts.frames += count
@@ -248,7 +254,7 @@ def sound_sends(rng: random.Random, counts: Counts) -> bytearray:
 
 
 def batch_body(rng: random.Random) -> bytes:
-    """The body of a batch, mutated now and then."""
+    """Return the body of a batch, sometimes mutated."""
     keys = [(rng.choice(FORMS) % rng.randrange(1000)).encode() for _ in range(rng.randint(1, 3))]
     body = bytearray(encode_batch(BatchMessage(rng.choice((0, -7)), bytes(rng.randrange(9)), key) for key in keys))
     if rng.random() < 0.3:
@@ -257,7 +263,10 @@ def batch_body(rng: random.Random) -> bytes:
 
 
 def compare_sends(data: bytes) -> int:
-    """How many sends the native part took; records, units and answers are those of the twin."""
+    """Check that records, units and answers of the native part equal those of the twin.
+
+    Return the number of sends that the native part accepted.
+    """
     try:
         frames, _ = split_frames(data, len(data))
     except FrameError:
@@ -294,7 +303,7 @@ def compare_sends(data: bytes) -> int:
 def taken_by_twin(
     data: bytes, frame: tuple[int, int, int, int], topics: dict[str, Topic], client: Client
 ) -> PendingSend:
-    """As `SendRequests.take_run` does it."""
+    """Prepare a send as `SendRequests.take_run` does."""
     header_start, body_start, frame_end, serialize_type = frame
     send = decode_send_v2_json(data[header_start:body_start])
     assert send is not None

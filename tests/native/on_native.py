@@ -1,6 +1,6 @@
 """`pytest -p tests.native.on_native`: every broker of a test, without Raft and disk, runs on the native part.
 
-Its log is a file for as long as pulls are read. A panic fails the test: the twin would answer, and nobody would see it.
+Its log is a file while pulls are read. A panic fails the test, since otherwise the twin would answer unnoticed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 def with_open_file(node: FakeNode, position: int, use: Callable[[OpenFile], T]) -> T | None:
-    """See `Log.with_open_file`; what `read_nowait`, which tests replace, does not give is not there."""
+    """Pass the segment at a position as an open file. See `Log.with_open_file`.
+
+    Tests replace `read_nowait`. A position that it does not return counts as not in memory.
+    """
     try:
         if node.read_nowait(position, 1) is None:
             return None
@@ -39,7 +42,7 @@ def with_open_file(node: FakeNode, position: int, use: Callable[[OpenFile], T]) 
 native = importlib.import_module("dledger_native")
 with tempfile.TemporaryFile(buffering=0) as file:
     file.write(b"x")
-    # Else no pull would be read by the native part, and nobody would see it.
+    # Otherwise the native part would read no pull, and nobody would notice.
     assert native.pread_nowait(file.fileno(), 1, 0) == b"x", "this file system cannot tell what it has: set TMPDIR"
 FakeEnvironment.native = native
 FakeNode.with_open_file = with_open_file

@@ -1,7 +1,8 @@
-"""The native read of what the page cache has and its twin in Python: the same of any file."""
+"""The native read of cached pages and its twin in Python return the same of any file."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger import native_part
 from dledger.store.disk import OsFile
+from dledger_base import native_part
 
 native = pytest.importorskip("dledger_native", reason="the native part is not built (make native)")
 
 CONTENT = bytes(range(256)) * 40
-"""More than two pages."""
+"""Content of more than two pages."""
 
 
 def _by_twin(file: OsFile, size: int, offset: int) -> bytes | None:
@@ -51,13 +52,14 @@ def test_all_or_nothing_is_read(file: OsFile, size: int, offset: int):
 def test_a_file_that_is_closed_is_an_error(read: Callable[[OsFile, int, int], bytes | None], tmp_path: Path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     os.close(descriptor)
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(OSError, match="Bad file descriptor") as raised:
         read(OsFile(descriptor, "closed"), 1, 0)
+    assert raised.value.errno == errno.EBADF, "by its number a sector that cannot be read is told from other errors"
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_cannot_tell_what_it_has_gives_nothing(read: Callable[[OsFile, int, int], bytes | None]):
-    descriptor = os.open("/proc/self/status", os.O_RDONLY)  # a file system without such reads
+def test_a_file_system_without_cached_reads_gives_nothing(read: Callable[[OsFile, int, int], bytes | None]):
+    descriptor = os.open("/proc/self/status", os.O_RDONLY)  # this file system does not support such reads
     try:
         assert read(OsFile(descriptor, "status"), 1, 0) is None
     finally:

@@ -1,4 +1,4 @@
-"""The native scanners of records read what their twins read, of any bytes, and say nothing of what is not sound."""
+"""The native scanners of records read the same as their twins, of any bytes, and leave unsound data to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger import native_part
+from dledger_base import native_part
 from dledger_broker.views import keyscan, scan
 from dledger_remoting.errors import RecordError
 from dledger_remoting.hosts import HostAddress
@@ -35,7 +35,7 @@ OFFSETS = st.one_of(st.integers(0, 6), st.sampled_from([-5, -1, 2**63 - 2, 2**63
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """A record of any kind."""
+    """Draw a record of any kind."""
     return encode_record(
         MessageRecord(
             topic=draw(st.sampled_from(["A", "A", "A", "B", "Ä", "long" * 40])),
@@ -55,7 +55,7 @@ def records(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def entries(draw: st.DrawFn) -> bytes:
-    """Records of one producer, of any one, or of several; some with bytes that were changed, cut off or put in."""
+    """Draw records of one producer or of several, sometimes with bytes changed, cut off or inserted."""
     data = b"".join(draw(st.lists(records(), max_size=8)))
     for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
         at = draw(st.integers(0, len(data)))
@@ -71,7 +71,7 @@ def entries(draw: st.DrawFn) -> bytes:
 
 
 def same_runs(data: bytes, log_position: int) -> bool:
-    """Whether the native part found anything; it is what the twin finds, in its order, or it says nothing."""
+    """Check that the native part finds nothing or the same as its twin. Return whether it found anything."""
     found = native.scan_runs(data, log_position)
     assert found == native.scan_runs(memoryview(data), log_position)
     if found is None:
@@ -81,7 +81,7 @@ def same_runs(data: bytes, log_position: int) -> bool:
 
 
 def same_keys(data: bytes, spans: list[tuple[int, int]]) -> bool:
-    """The same of keys."""
+    """Check the same for keys."""
     found = native.scan_keys(data, spans)
     if found is None:
         return False
@@ -90,12 +90,12 @@ def same_keys(data: bytes, spans: list[tuple[int, int]]) -> bool:
 
 
 @given(entries(), st.sampled_from([0, LOG_POSITION, 2**63 - 200, 2**63 - 1]))
-def test_units_are_those_of_the_twin(data: bytes, log_position: int) -> None:
+def test_native_units_equal_those_of_the_twin(data: bytes, log_position: int) -> None:
     same_runs(data, log_position)
 
 
 @given(st.lists(entries(), max_size=3), st.binary(max_size=9))
-def test_keys_are_those_of_the_twin(pieces: list[bytes], between: bytes) -> None:
+def test_native_keys_equal_those_of_the_twin(pieces: list[bytes], between: bytes) -> None:
     data, spans = b"", []
     for piece in pieces:
         spans.append((len(data), len(data) + len(piece)))
@@ -104,7 +104,7 @@ def test_keys_are_those_of_the_twin(pieces: list[bytes], between: bytes) -> None
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_nothing_or_what_they_are_to_the_twin(data: bytes) -> None:
+def test_arbitrary_bytes_give_nothing_or_the_twins_result(data: bytes) -> None:
     same_runs(data, 0)
     same_keys(data, [(0, len(data))])
 
@@ -133,7 +133,7 @@ def test_usual_records_are_read_by_the_native_part() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 90, 91, 100])
-def test_what_is_cut_off_is_left_to_the_twin(length: int) -> None:
+def test_truncated_records_are_left_to_the_twin(length: int) -> None:
     data = usual(1) + usual(2)[:length]
     assert (native.scan_runs(data, 0) is None) == (length > 0)
     assert (native.scan_keys(data, [(0, len(data))]) is None) == (length > 0)
@@ -153,7 +153,7 @@ def test_unusual_records_are_left_to_the_twin(unusual: dict[str, object]) -> Non
     assert native.scan_runs(usual(1) + usual(2, **unusual), 0) is None
 
 
-def test_nodes_take_the_native_way_first_and_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_scan_comes_first_and_broken_records_still_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_part, "PART", native)
     data = usual(1) + usual(2)
     with pytest.raises(RecordError):
@@ -168,7 +168,7 @@ def test_nodes_take_the_native_way_first_and_say_what_is_wrong(monkeypatch: pyte
 
 
 def test_an_entry_of_many_records_that_look_alike_is_read_by_the_native_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is several times as fast as the columns."""
+    """The native part is several times as fast as the column scanner."""
     data = b"".join(usual(2 * number, queue_id=0, queue_offset=number) for number in range(scan.MIN_COLUMNS_RECORDS))
     columns = scan._scan_columns(data, LOG_POSITION)
     assert columns is not None

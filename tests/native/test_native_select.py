@@ -1,4 +1,4 @@
-"""The native choice of a pull's records and its twin in Python: the same, whatever units there are."""
+"""The native choice of a pull's records and its twin in Python choose the same for any units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger import native_part
+from dledger_base import native_part
 from dledger_broker.views import reading
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, choose_units, select
 from dledger_broker.views.units import UNIT
@@ -23,7 +23,7 @@ FILTERS = st.none() | st.frozensets(CODES, max_size=3)
 
 @st.composite
 def rows(draw: st.DrawFn) -> bytes:
-    """Units of records that lie behind one another, some apart, few anywhere."""
+    """Draw units of records that are mostly contiguous, some with gaps, few anywhere."""
     position, units = draw(st.integers(0, 50)), bytearray()
     for _ in range(draw(st.integers(0, 10))):
         size = draw(st.integers(0, 100) | st.sampled_from([0, 1, -1, -(2**31), 2**31 - 1]))
@@ -38,7 +38,7 @@ EDGES = st.sampled_from([0, 1, -1, 100, 2**31, 2**62, 2**63 - 1, 2**63 - 2, -(2*
 
 @st.composite
 def damaged_rows(draw: st.DrawFn) -> bytes:
-    """Units that point anywhere: outside the log, backwards, so far that what is added to them overflows."""
+    """Draw units that point anywhere: outside the log, backwards, or so far that additions overflow."""
     position, units = draw(EDGES), bytearray()
     for _ in range(draw(st.integers(1, 6))):
         size = draw(st.sampled_from([0, 1, 5, 100, -1, -5, 2**31 - 1, -(2**31)]))
@@ -92,7 +92,7 @@ def row(count: int, size: int = 100) -> bytes:
 
 
 @pytest.mark.parametrize("expression", [None, "*", "a"])
-def test_what_is_usual_is_chosen_by_the_native_part(monkeypatch: pytest.MonkeyPatch, expression: str | None) -> None:
+def test_usual_selections_use_the_native_part(monkeypatch: pytest.MonkeyPatch, expression: str | None) -> None:
     asked = row(40), 7, 0, 90, 32, 2_500, None if expression is None else TagFilter.parse(expression), 1000
     expected = select(*asked)
     monkeypatch.setattr(native_part, "PART", native)
@@ -100,7 +100,7 @@ def test_what_is_usual_is_chosen_by_the_native_part(monkeypatch: pytest.MonkeyPa
     assert select(*asked) == expected
 
 
-def test_records_that_are_gone_are_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_records_are_reported_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_part, "PART", native)
     result = select(row(4), 7, 0, 90, 32, 2_500, None, 1200)
     assert (result.status, result.next_begin, result.runs) == (ReadStatus.MESSAGE_WAS_REMOVING, 9, [])

@@ -1,4 +1,4 @@
-"""The native sync thread: it syncs what it is given, tells by a descriptor, and says what failed."""
+"""The native sync thread syncs its files, reports the end through a descriptor, and names the failed one."""
 
 import asyncio
 import errno
@@ -30,7 +30,7 @@ def descriptor(tmp_path):
 
 
 def outcome(thread) -> int | None:
-    """Wait until the thread tells, and take what it tells of."""
+    """Wait until the thread reports an end, and return its outcome."""
     poll = select.poll()
     poll.register(thread.fileno(), select.POLLIN)
     assert poll.poll(WAIT_MS), "the thread has not told"
@@ -43,7 +43,7 @@ def is_readable(thread) -> bool:
     return bool(poll.poll(0))
 
 
-def test_an_outcome_is_told_once(thread, descriptor):
+def test_a_sync_outcome_is_reported_once(thread, descriptor):
     assert thread.take() is None
     for _ in range(100):
         os.pwrite(descriptor, b"bytes", 0)
@@ -53,7 +53,7 @@ def test_an_outcome_is_told_once(thread, descriptor):
         assert not is_readable(thread)
 
 
-def test_the_first_failure_is_told(thread, descriptor):
+def test_a_sync_reports_its_first_failure(thread, descriptor):
     reader, writer = os.pipe()
     os.close(writer)
     closed = os.dup(reader)
@@ -85,13 +85,13 @@ def test_close_waits_for_what_was_submitted(descriptor):
 
 
 @pytest.mark.parametrize("wrong", [[1 << 40], ["1"], 7, None])
-def test_what_is_no_list_of_descriptors_is_refused(thread, wrong):
+def test_invalid_descriptor_lists_are_refused(thread, wrong):
     with pytest.raises((TypeError, OverflowError)):
         thread.submit(wrong)
 
 
 class Ticket:
-    """A sync of one file, done again and again."""
+    """Repeated sync of one file."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread, descriptor: int, rounds: int) -> None:
         self.syncs = NativeSyncs(loop, thread)
@@ -102,7 +102,7 @@ class Ticket:
     def run(self) -> None:
         raise AssertionError("the native thread does it")
 
-    def ended(self, error: OSError | None) -> None:
+    def finish(self, error: OSError | None) -> None:
         assert error is None
         self.left -= 1
 
@@ -115,7 +115,7 @@ class Ticket:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_loop_is_told_of_each_sync(new_loop, descriptor):
+def test_an_event_loop_is_notified_of_each_sync(new_loop, descriptor):
     async def sync_often() -> None:
         ticket = Ticket(asyncio.get_running_loop(), native.SyncThread(), descriptor, 500)
         ticket.go_on()
@@ -125,3 +125,18 @@ def test_a_loop_is_told_of_each_sync(new_loop, descriptor):
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(sync_often())
+
+
+def test_a_forked_child_is_told_that_the_thread_is_not_its_own(thread, descriptor):
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (thread.close, thread.take, lambda: thread.submit([descriptor])):
+            try:
+                call()
+            except RuntimeError as error:
+                refused += "belongs to process" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    thread.submit([descriptor])
+    assert outcome(thread) == 0

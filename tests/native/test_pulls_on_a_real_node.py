@@ -1,4 +1,4 @@
-"""Pulls of a real broker on a real disk: what the native part reads of files is what a pull by itself gets."""
+"""On a real broker and disk, pulls that the native part reads from files get the same as a single pull."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from dledger.native_part import Ask, Found
+from dledger_base.native_part import Ask, Found
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.pulling.turn_reads import TurnReads
 from dledger_broker.node import Broker
@@ -22,12 +22,12 @@ native = importlib.import_module("dledger_native")
 
 QUEUES: Final = 4
 MESSAGES: Final = 400
-"""In each queue, of 1 KB: together more than a segment of 1 MiB."""
+"""Number of messages in each queue, of 1 KB. Together they exceed a segment of 1 MiB."""
 STEP: Final = 25
 
 
 class Counting:
-    """The native part, which counts the pulls that get records from it, and of these whose units are in files."""
+    """Native part that counts the pulls that get records from it, and those of them whose units are in files."""
 
     def __init__(self) -> None:
         self.answered = self.from_files = 0
@@ -56,12 +56,12 @@ async def fill(port: int) -> None:
 async def until_units_are_in_files_alone(broker: Broker) -> None:
     queues = broker.state.topics["T1"].queues.values()
     async with asyncio.timeout(20):
-        while any(queue.view.tail for queue in queues):  # noqa: ASYNC110 - a timer of the broker lets go of them
+        while any(queue.view.tail for queue in queues):  # noqa: ASYNC110 - a timer of the broker, without event
             await asyncio.sleep(0.05)
 
 
 async def pull_all(port: int) -> list[list[tuple[int, str, bytes]]]:
-    """The answers to the pulls of each queue; those of all queues go out together."""
+    """Return the answers to the pulls of each queue. The pulls of all queues are sent together."""
     clients = [await Client.connect(port) for _ in range(QUEUES)]
     answers: list[list[tuple[int, str, bytes]]] = [[] for _ in clients]
     for offset in range(0, MESSAGES, STEP):

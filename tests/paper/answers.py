@@ -1,4 +1,4 @@
-"""Answers of a core, with their types."""
+"""Typed answers of a core."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def only(kind: type[T], messages: Sequence[Message]) -> T:
-    """The one message there is, which is of this kind."""
+    """Check that there is one message, of this kind, and return it."""
     (message,) = messages
     assert isinstance(message, kind), message
     return message

@@ -1,13 +1,13 @@
-"""Groups of cores that have a leader, and the members' names."""
+"""Groups of cores with a leader, and the members' names."""
 
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import Envelope, replica
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import Envelope, replica
 
 A, B, C, D = map(replica, "abcd")
 
 
 def led_by_a(*others: str, one_entry_a_message: bool = False) -> CoreGroup:
-    """Core `a` leads term 1, its no-op (index 0) is committed everywhere."""
+    """Return a group in which core `a` leads term 1 and its no-op (index 0) is committed everywhere."""
     group = CoreGroup("a", *(others or ("b", "c")), one_entry_a_message=one_entry_a_message)
     group.elect("a")
     group.pass_time(0.2)
@@ -16,5 +16,5 @@ def led_by_a(*others: str, one_entry_a_message: bool = False) -> CoreGroup:
 
 
 def carries_entries(envelope: Envelope) -> bool:
-    """For `CoreGroup.hold`."""
+    """Return whether a message carries entries, as a filter for `CoreGroup.hold`."""
     return bool(envelope.metas)

@@ -1,23 +1,23 @@
-"""A replica that still has committed entries whose loss an operator accepted is believed nothing.
+"""A replica that still has committed entries whose loss an operator accepted must not influence the group.
 
-With `flush = "async"` a power loss may take the same committed entries from a majority.  `recover --accept-loss` lets
-these nodes vote: the group goes on without the entries, and whoever still has them is contradicted and comes back as
-another incarnation.  Until then it must neither stop the leader nor count towards what the leader commits.
+With `flush = "async"` a power loss may take the same committed entries from a majority. `recover --accept-loss` lets
+these nodes vote, and the group continues without the entries. A replica that still has them is contradicted, and comes
+back as another incarnation. Until then it must neither stop the leader nor count towards a commit.
 """
 
 import pytest
 
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, InstallSnapshot
 from dledger.errors import ContradictionError
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import entries, replica
 from dledger.types import Membership
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 
 KEPT, LOST = 3, 4
 
 
 def after_an_accepted_loss() -> CoreGroup:
-    """`a` leads with what `b` has too; `c` alone kept the entries that were committed behind that."""
+    """Return a group in which `a` leads with the same log as `b`. Only `c` kept the later committed entries."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.propose("a", KEPT + LOST - 1)
@@ -29,7 +29,7 @@ def after_an_accepted_loss() -> CoreGroup:
         group.members[name].durable = KEPT
         group.crash(name)
     for index in range(KEPT, KEPT + LOST):
-        del group.committed[index]  # the operator said so
+        del group.committed[index]  # the operator has accepted their loss
     group.pass_time(1.0, "c")
     group.elect("a")
     return group
@@ -46,7 +46,7 @@ def test_the_replica_that_has_more_is_contradicted_and_the_leader_lives(written:
 
 
 @pytest.mark.parametrize("written", [LOST - 1, 2 * LOST])
-def test_nothing_is_committed_on_the_word_of_a_replica_that_has_other_entries(written: int) -> None:
+def test_acknowledgements_of_a_replica_with_other_entries_commit_nothing(written: int) -> None:
     group = after_an_accepted_loss()
     group.settle()
     committed = group["a"].commit_index
@@ -86,7 +86,10 @@ def test_nothing_is_verified_at_the_start_of_a_term() -> None:
 
 
 def test_an_append_below_the_base_is_answered_with_the_base() -> None:
-    """Nothing is known of what lies there; taken for verified, it would be an acknowledgement of anything."""
+    """Nothing is known of the entries below the base.
+
+    If they counted as verified, the answer would acknowledge any entry there.
+    """
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 3, 4), entries(1, 1, 1, 1))
     group.compact("a", 2)
@@ -96,7 +99,7 @@ def test_an_append_below_the_base_is_answered_with_the_base() -> None:
     assert (reply.hint_index, reply.hint_term, reply.verified_index) == (2, 1, -1)
 
 
-def test_a_replica_whose_log_begins_behind_the_leaders_end_waits_and_is_contradicted_once_it_can_be() -> None:
+def test_a_replica_whose_log_begins_behind_the_leaders_end_is_contradicted_later() -> None:
     group = after_an_accepted_loss()
     group.settle()
     group.compact("c", KEPT + LOST - 2)
@@ -110,7 +113,7 @@ def test_a_replica_whose_log_begins_behind_the_leaders_end_waits_and_is_contradi
     assert group["a"].is_leader
 
 
-def test_a_follower_whose_log_begins_later_than_its_leader_thinks_joins_at_its_base() -> None:
+def test_a_follower_whose_log_begins_later_than_known_joins_at_its_base() -> None:
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.propose("a", 6)
@@ -126,7 +129,7 @@ def test_a_follower_whose_log_begins_later_than_its_leader_thinks_joins_at_its_b
     assert group["c"].commit_index == last
 
 
-def test_a_snapshot_that_differs_from_what_is_committed_contradicts() -> None:
+def test_a_snapshot_that_differs_from_committed_entries_contradicts() -> None:
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 3, 4), entries(1, 1, 1, 1))
     install = InstallSnapshot(2, 96, 1, 2, 0, Membership((replica("a"), replica("b"), replica("c"))), -1)
@@ -134,8 +137,8 @@ def test_a_snapshot_that_differs_from_what_is_committed_contradicts() -> None:
         group.send("c", "a", install)
 
 
-def test_a_voter_that_lost_the_entries_that_list_it_elects_the_one_who_has_them() -> None:
-    """`a` made `d` a voter, which lost its whole log then: without its vote nobody is ever elected."""
+def test_a_voter_that_lost_its_whole_log_still_votes_for_the_leader() -> None:
+    """`a` made `d` a voter, and then `d` lost its whole log. Without the vote of `d` no leader can be elected."""
     group = CoreGroup("a", strangers=("d",))
     group.elect("a")
     for membership in (

@@ -1,7 +1,7 @@
 """Commitment beyond figure 2: the no-op, terms of acknowledgements, sync generations.
 
-Each test holds one rule, named in the docstring of `dledger.core.raft`. Longer stories of the same rules, with the bugs
-they are made for, are the schedules of the simulator's tests.
+Each test holds one rule of the docstring of `dledger.core.raft`. The simulator's schedules tell longer stories of the
+same rules, with the bugs that they catch.
 """
 
 from answers import only
@@ -13,15 +13,15 @@ from dledger.core.messages import (
     Heartbeat,
     HeartbeatReply,
 )
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import entries
 from dledger.types import EntryKind
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries
 
 # The no-op, and commitment in the own term
 
 
 def test_a_leader_begins_its_term_with_a_no_op() -> None:
-    """It commits what older leaders left, without anybody having to write."""
+    """The no-op commits the entries of older leaders without any client's write."""
     group = CoreGroup("a", "b", "c")
     for name in ("a", "b"):
         group.send("c", name, Append(1, -1, 0, -1, 2), entries(1, 1))
@@ -32,7 +32,7 @@ def test_a_leader_begins_its_term_with_a_no_op() -> None:
 
 
 def test_a_leader_knows_the_groups_commit_index_only_after_its_no_op() -> None:
-    """Until then its own commit index may lag behind what was acknowledged before."""
+    """Before its no-op is committed, its own commit index may lag behind what was acknowledged earlier."""
     group = CoreGroup("a", "b", "c")
     group.hold(carries_entries)
     group.elect("a")
@@ -42,12 +42,12 @@ def test_a_leader_knows_the_groups_commit_index_only_after_its_no_op() -> None:
     assert group["a"].own_term_committed
 
 
-def test_an_older_entry_is_safe_once_an_own_one_stands_behind_it() -> None:
-    """Figure 8, its good end: the old entry is on a majority *with* an entry of the leader's term.
+def test_an_older_entry_is_safe_once_followed_by_a_committed_own_entry() -> None:
+    """The good end of figure 8: the old entry is on a majority *with* an entry of the leader's term.
 
-    1. `a` leads term 1 and gives entry 1 to `b` only.
-    2. `e` leads term 2 with the votes of `c` and `d`; nobody receives its entry 1.
-    3. `a` leads term 3; its entry 1 and its no-op reach `b` and `c`, which commits both.
+    1. `a` leads term 1 and sends entry 1 to `b` only.
+    2. `e` leads term 2 with the votes of `c` and `d`. Nobody receives its entry 1.
+    3. `a` leads term 3. Its entry 1 and its no-op reach `b` and `c`, which commits both.
     4. `e`, whose last entry is of term 2, cannot win against any of them.
     """
     group = led_by_a("b", "c", "d", "e", one_entry_a_message=True)
@@ -83,8 +83,8 @@ def test_an_older_entry_is_safe_once_an_own_one_stands_behind_it() -> None:
 # Acknowledgements
 
 
-def test_entries_of_an_older_leader_are_not_acknowledged_to_a_newer_one() -> None:
-    """Being durable here says nothing of equality with this leader's log; only its appends do."""
+def test_entries_of_an_older_leader_are_not_acknowledged_to_a_newer_leader() -> None:
+    """A durable entry need not equal this leader's entry. Only the leader's appends show that."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, -1, 4), entries(1, 1, 1, 1))
     beaten = only(HeartbeatReply, group.send("c", "a", Heartbeat(2, -1)))
@@ -94,7 +94,7 @@ def test_entries_of_an_older_leader_are_not_acknowledged_to_a_newer_one() -> Non
 
 
 def test_a_sync_that_ends_in_the_next_term_acknowledges_nothing() -> None:
-    """The entries belong to the older leader's log, whoever leads when their sync completes."""
+    """The entries belong to the older leader's log, though another node leads when their sync ends."""
     group = CoreGroup("a", "b", "c")
     group.auto_sync = False
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
@@ -105,8 +105,8 @@ def test_a_sync_that_ends_in_the_next_term_acknowledges_nothing() -> None:
     assert [sent.message.match_index for sent in group.wire if isinstance(sent.message, AppendReply)] == [-1]
 
 
-def test_a_leader_does_not_count_what_was_acknowledged_in_an_older_term() -> None:
-    """An answer carries its term, and one of another term is no answer."""
+def test_a_leader_does_not_count_acknowledgements_of_an_older_term() -> None:
+    """An answer carries its term, and an answer of another term does not count."""
     group = CoreGroup("a", "b", "c", "d", "e")
     group.hold(carries_entries)
     group.send("b", "a", Append(4, -1, 0, -1, 2), entries(4, 4))
@@ -118,8 +118,8 @@ def test_a_leader_does_not_count_what_was_acknowledged_in_an_older_term() -> Non
     assert group["a"].commit_index == -1
 
 
-def test_what_is_not_durable_is_not_acknowledged_by_heartbeats_either() -> None:
-    """Verified and durable are two things; an acknowledgement names the smaller."""
+def test_heartbeat_replies_acknowledge_only_durable_entries() -> None:
+    """Verified and durable are different. An acknowledgement names the smaller index."""
     group = CoreGroup("a", "b", "c")
     group.auto_sync = False
     group.send("b", "a", Append(1, -1, 0, -1, 2), entries(1, 1))
@@ -129,8 +129,8 @@ def test_what_is_not_durable_is_not_acknowledged_by_heartbeats_either() -> None:
     assert reply.match_index == 1
 
 
-def test_a_follower_commits_only_what_its_leader_has_verified_here() -> None:
-    """A heartbeat may overtake the appends that it speaks of: entries at those indexes may be another leader's."""
+def test_a_follower_commits_only_entries_verified_by_its_leader() -> None:
+    """A heartbeat may overtake its appends. Entries at those indexes may then be another leader's."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
     group.send("c", "a", Heartbeat(2, 2))
@@ -142,8 +142,8 @@ def test_a_follower_commits_only_what_its_leader_has_verified_here() -> None:
 # Sync generations
 
 
-def test_a_sync_vouches_for_the_entries_that_were_there_when_it_began() -> None:
-    """Truncated and written again, the same index needs a sync of its own."""
+def test_a_sync_covers_only_entries_present_at_its_begin() -> None:
+    """An index that is truncated and written again needs a sync of its own."""
     group = CoreGroup("a", "b", "c")
     group.auto_sync = False
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
@@ -157,8 +157,8 @@ def test_a_sync_vouches_for_the_entries_that_were_there_when_it_began() -> None:
     assert only(AppendReply, [sent.message for sent in group.wire]).match_index == 2
 
 
-def test_truncation_lowers_what_is_durable() -> None:
-    """What came after the cut was durable once; what takes its place is not yet."""
+def test_a_truncation_lowers_the_durable_index() -> None:
+    """The entry after the cut was durable. Its replacement is not durable yet."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
     group.auto_sync = False

@@ -4,13 +4,13 @@ import pytest
 
 from dledger.consensus.peers import Mode
 from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, VoteReply, VoteRequest
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import entries, replica
 from dledger.types import HardState, Role
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 
 
 def follower_with(*terms: int, term: int = 0) -> CoreGroup:
-    """Core `a` follows `b` in `term` (the last entry's by default) with entries of these terms."""
+    """Return a group in which core `a` follows `b` in `term`, or the last entry's, with entries of these terms."""
     group = CoreGroup("a", "b", "c")
     if terms:
         append = Append(term or terms[-1], -1, 0, -1, len(terms))
@@ -21,7 +21,7 @@ def follower_with(*terms: int, term: int = 0) -> CoreGroup:
 
 
 def quiet(group: CoreGroup, name: str = "a") -> None:
-    """Let the leader's voice die away, so that votes may be given."""
+    """Let time pass without the leader's heartbeats, so that votes may be given."""
     group.now += group.settings.election_max_s
 
 
@@ -64,7 +64,7 @@ def test_a_restart_remembers_term_vote_and_log() -> None:
     assert (group["a"].term, group["a"].vote, group.members["a"].terms) == (2, replica("c"), [1, 1])
 
 
-def test_a_term_known_from_the_log_only_is_saved_before_anything_is_said_in_it() -> None:
+def test_a_term_known_only_from_the_log_is_saved_before_any_message_in_it() -> None:
     group = CoreGroup("a", "b", "c")
     group.auto_save = False
     group.send("b", "a", Append(4, -1, 0, -1, 1), entries(4))
@@ -123,7 +123,7 @@ def test_4_entries_not_in_the_log_are_appended() -> None:
     assert (reply.match_index, group.members["a"].terms) == (2, [1, 1, 1])
 
 
-def test_4_entries_already_in_the_log_stay_with_what_follows_them() -> None:
+def test_4_entries_already_in_the_log_stay_with_their_successors() -> None:
     group = follower_with(1, 1, 1)
     (reply,) = group.send("b", "a", Append(1, -1, 0, -1, 1), entries(1))
     assert group.members["a"].terms == [1, 1, 1]
@@ -153,13 +153,13 @@ def test_1_a_vote_of_an_older_term_is_refused() -> None:
     assert (reply.term, reply.granted) == (5, False)
 
 
-def test_2_a_vote_is_given_to_the_first_who_asks_in_a_term() -> None:
+def test_2_a_vote_goes_to_the_first_candidate_of_a_term() -> None:
     group = CoreGroup("a", "b", "c")
     assert group.send("b", "a", VoteRequest(1, -1, 0)) == [VoteReply(1, True)]
     assert group.send("c", "a", VoteRequest(1, -1, 0)) == [VoteReply(1, False)]
 
 
-def test_2_the_one_who_has_the_vote_gets_it_again() -> None:
+def test_2_the_same_candidate_gets_the_vote_again() -> None:
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", VoteRequest(1, -1, 0))
     assert group.send("b", "a", VoteRequest(1, -1, 0)) == [VoteReply(1, True)]
@@ -176,7 +176,7 @@ def test_2_a_vote_needs_a_log_at_least_as_up_to_date(last_index: int, last_term:
     assert reply.granted is granted
 
 
-def test_2_a_pre_vote_binds_nobody() -> None:
+def test_2_a_pre_vote_binds_no_voter() -> None:
     group = CoreGroup("a", "b", "c")
     assert group.send("b", "a", VoteRequest(1, -1, 0, pre=True)) == [VoteReply(1, True, pre=True)]
     assert (group["a"].term, group["a"].vote) == (0, None)
@@ -186,7 +186,7 @@ def test_2_a_pre_vote_binds_nobody() -> None:
 # Rules for servers: all
 
 
-def test_whatever_is_committed_is_handed_on_to_be_applied() -> None:
+def test_committed_entries_are_handed_on_to_be_applied() -> None:
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
     assert group.members["a"].commits == [1]
@@ -218,7 +218,7 @@ def test_a_follower_answers_leaders_and_candidates() -> None:
     assert group.send("b", "a", Append(1, -1, 0, -1))
 
 
-def test_a_follower_that_hears_nobody_campaigns_within_its_time_out() -> None:
+def test_a_follower_without_a_leader_campaigns_within_its_timeout() -> None:
     group = CoreGroup("a", "b", "c")
     group.isolate("a")
     group.pass_time(group.settings.election_min_s * 0.9, "a")
@@ -234,7 +234,7 @@ def test_a_follower_that_hears_its_leader_does_not_campaign() -> None:
     assert (group["a"].role, group["a"].term, group["b"].is_leader) == (Role.FOLLOWER, 1, True)
 
 
-def test_giving_a_vote_puts_the_own_campaign_off() -> None:
+def test_granting_a_vote_delays_the_own_campaign() -> None:
     group = CoreGroup("a", "b", "c")
     group.pass_time(group.settings.election_min_s * 0.9, "a")
     group.send("b", "a", VoteRequest(1, -1, 0))
@@ -326,7 +326,7 @@ def test_a_command_is_appended_and_committed_once_a_majority_has_it() -> None:
     assert group["a"].commit_index == index
 
 
-def test_followers_are_sent_what_they_lack_from_next_index_on() -> None:
+def test_followers_are_sent_entries_from_their_next_index_on() -> None:
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.settle()

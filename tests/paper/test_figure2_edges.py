@@ -1,17 +1,17 @@
-"""Edges of the rules of figure 2: repeated, late and foreign messages."""
+"""Edges of the rules of figure 2: repeated and late messages, and messages of non-members."""
 
 import pytest
 
 from dledger.core.messages import Append, Heartbeat, VoteReply, VoteRequest
 from dledger.errors import ContradictionError
-from dledger.invariants import InvariantError
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import entries, replica
 from dledger.types import Role
+from dledger_base.invariants import InvariantError
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 
 
 def candidate(*voters: str, learners: tuple[str, ...] = ()) -> CoreGroup:
-    """Core `a` asks for votes in term 1, and nobody's answer reaches it by itself."""
+    """Return a group in which core `a` asks for votes in term 1. Only the test delivers answers."""
     group = CoreGroup("a", *voters, learners=learners)
     group.cut(*((voter, "a") for voter in (*voters, *learners)))
     group.campaign("a")
@@ -22,15 +22,15 @@ def candidate(*voters: str, learners: tuple[str, ...] = ()) -> CoreGroup:
     return group
 
 
-def test_another_term_is_another_vote() -> None:
-    """A vote binds for its term only."""
+def test_a_vote_counts_for_a_single_term() -> None:
+    """A vote is for one term only."""
     group = CoreGroup("a", "b", "c")
     assert group.send("b", "a", VoteRequest(1, -1, 0)) == [VoteReply(1, True)]
     assert group.send("c", "a", VoteRequest(2, -1, 0)) == [VoteReply(2, True)]
 
 
-def test_adopting_a_term_forgets_the_vote_of_the_one_before() -> None:
-    """A leader's message of a new term leaves the receiver without a vote in it."""
+def test_adopting_a_term_forgets_the_vote_of_the_previous_term() -> None:
+    """A leader's message of a new term leaves the receiver without a vote in that term."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", VoteRequest(1, -1, 0))
     group.send("c", "a", Heartbeat(2, -1))
@@ -38,7 +38,7 @@ def test_adopting_a_term_forgets_the_vote_of_the_one_before() -> None:
 
 
 def test_a_voter_counts_once() -> None:
-    """The same answer, delivered twice, is one vote."""
+    """The same answer counts as one vote if it is delivered twice."""
     group = candidate("b", "c", "d", "e")
     group.send("b", "a", VoteReply(1, True))
     group.send("b", "a", VoteReply(1, True))
@@ -48,14 +48,14 @@ def test_a_voter_counts_once() -> None:
 
 
 def test_a_learner_does_not_count() -> None:
-    """Only voters of the membership in force make a majority."""
+    """Only voters of the present membership count for a majority."""
     group = candidate("b", "c", learners=("d",))
     group.send("d", "a", VoteReply(1, True))
     assert group["a"].role is Role.CANDIDATE
 
 
 def test_a_vote_of_an_earlier_campaign_does_not_count() -> None:
-    """An answer to the campaign of an older term comes too late."""
+    """The answer to a campaign of an older term does not count."""
     group = candidate("b", "c")
     group.campaign("a")
     group.pass_time(group.settings.election_max_s * 1.1, "a")
@@ -68,7 +68,7 @@ def test_a_vote_of_an_earlier_campaign_does_not_count() -> None:
 
 
 def test_a_promised_vote_is_no_vote() -> None:
-    """A late answer to a pre-vote does not count in the election that followed it."""
+    """A late answer to a pre-vote does not count in the election after it."""
     group = candidate("b", "c")
     group.send("c", "a", VoteReply(1, True, pre=True))
     group.send("c", "a", VoteReply(2, True, pre=True))
@@ -76,7 +76,7 @@ def test_a_promised_vote_is_no_vote() -> None:
 
 
 def test_a_refusal_is_no_vote() -> None:
-    """Two who answer and refuse make nobody leader."""
+    """Two refusals make no leader."""
     group = candidate("b", "c")
     group.send("b", "a", VoteReply(1, False))
     group.send("c", "a", VoteReply(1, False))
@@ -84,7 +84,7 @@ def test_a_refusal_is_no_vote() -> None:
 
 
 def test_a_commit_index_never_goes_back() -> None:
-    """A heartbeat that was overtaken tells an older commit index, which changes nothing."""
+    """A delayed heartbeat with an older commit index changes nothing."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
     group.send("b", "a", Heartbeat(1, 0))
@@ -101,7 +101,7 @@ def test_a_late_append_does_not_shorten_the_log() -> None:
 
 
 def test_a_leader_of_the_same_term_is_a_broken_promise() -> None:
-    """Two leaders of one term cannot be; who sees them stops rather than choosing."""
+    """Two leaders in one term are impossible. A core that sees them stops."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     with pytest.raises(InvariantError, match="one leader a term"):
@@ -109,8 +109,8 @@ def test_a_leader_of_the_same_term_is_a_broken_promise() -> None:
 
 
 @pytest.mark.parametrize("message", [Append(2, 0, 2, -1), Append(2, -1, 0, -1, 2)])
-def test_what_is_committed_is_never_replaced(message: Append) -> None:
-    """A leader whose log differs below the commit index contradicts what was promised here; nothing is cut."""
+def test_committed_entries_are_never_replaced(message: Append) -> None:
+    """A leader whose log differs below the commit index contradicts a promise. The log is not cut."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, 1, 2), entries(1, 1))
     with pytest.raises(ContradictionError, match="committed here"):
@@ -119,7 +119,7 @@ def test_what_is_committed_is_never_replaced(message: Append) -> None:
 
 
 def test_voting_for_another_ends_the_own_campaign() -> None:
-    """A candidate that meets a campaign of a higher term gives its vote and follows."""
+    """A candidate that gets a campaign of a higher term votes for it and follows."""
     group = candidate("b", "c")
     assert group.send("b", "a", VoteRequest(2, -1, 0)) == [VoteReply(2, True)]
     assert (group["a"].role, group["a"].vote) == (Role.FOLLOWER, replica("b"))

@@ -1,15 +1,15 @@
-"""The properties of figure 3 of the Raft paper, over random histories of three and five cores.
+"""The properties of figure 3 of the Raft paper hold in random histories of three and five cores.
 
-The harness itself checks at every commit that all cores commit the same entries (state machine safety), and at every
-election that the leader holds all that was committed before (leader completeness).
+At every commit the harness itself checks that all cores commit the same entries (state machine safety). At every
+election it checks that the leader holds all entries committed before (leader completeness).
 """
 
 from random import Random
 
 import pytest
 
-from dledger.testing.cores import CoreGroup
 from dledger.types import Role
+from dledger_sim.cores import CoreGroup
 
 STEPS = 250
 
@@ -22,14 +22,14 @@ class History:
         self.names = "abcde"[: self.random.choice((3, 5))]
         self.group = CoreGroup(*self.names, seed=seed, one_entry_a_message=True)
         self.leaders: dict[int, str] = {}
-        """Who was seen leading a term."""
+        """Leader that was seen in each term."""
         self.led: dict[int, list[int]] = {}
-        """The terms of that leader's entries when it was seen last."""
+        """Terms of that leader's entries when it was last seen."""
         self.shortened = 0
-        """How often a log lost entries."""
+        """Number of times that a log lost entries."""
 
     def step(self) -> None:
-        """One thing happens."""
+        """Do one random step."""
         group, random = self.group, self.random
         name = random.choice(self.names)
         lengths = [len(group.members[name].log) for name in self.names]
@@ -57,7 +57,7 @@ class History:
         )
 
     def _depose(self) -> None:
-        """Cut a core off, a leader if there is one, which goes on appending; another one campaigns."""
+        """Cut a core off, if possible a leader, which goes on appending. Let another core campaign."""
         group, random = self.group, self.random
         victim = next((name for name in self.names if group[name].is_leader), random.choice(self.names))
         if random.random() < 0.5:
@@ -67,7 +67,7 @@ class History:
         group.campaign(random.choice([name for name in self.names if name != victim]))
 
     def observe(self) -> None:
-        """Election safety and leader append-only, as far as this moment shows them."""
+        """Check election safety and leader append-only for the present state."""
         for name in self.names:
             raft, terms = self.group[name], self.group.members[name].terms
             if raft.role is Role.LEADER:
@@ -77,7 +77,10 @@ class History:
                 self.led[raft.term] = terms
 
     def check_logs_match(self) -> None:
-        """Logs that agree at an index agree below it: a term stands for its entry, because one leader made each."""
+        """Check that logs that agree at an index agree below it.
+
+        A term stands for an entry here, since one leader made each entry of a term.
+        """
         logs = [self.group.members[name].terms for name in self.names]
         for place, one in enumerate(logs):
             for other in logs[:place]:
@@ -85,7 +88,7 @@ class History:
                 assert agree == sorted(agree, reverse=True), (one, other)
 
     def settle(self) -> None:
-        """Everything heals; the group must agree and accept an entry."""
+        """Heal everything, and check that the group agrees and accepts an entry."""
         group = self.group
         group.heal()
         group.pass_time(6.0)
@@ -97,7 +100,7 @@ class History:
 
 
 def test_histories_are_eventful() -> None:
-    """What the other tests here look at has many leaders, commits and conflicts."""
+    """The histories of the other tests here have many leaders, commits and conflicts."""
     histories = [History(seed) for seed in range(30)]
     for history in histories:
         for _ in range(STEPS):
@@ -109,7 +112,7 @@ def test_histories_are_eventful() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_one_leader_a_term_appends_only_and_logs_match(seed: int) -> None:
+def test_election_safety_leader_append_only_and_log_matching_hold(seed: int) -> None:
     """Election safety, leader append-only and log matching hold after every step."""
     history = History(seed)
     for _ in range(STEPS):
@@ -119,8 +122,8 @@ def test_one_leader_a_term_appends_only_and_logs_match(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_whatever_happened_a_healed_group_goes_on(seed: int) -> None:
-    """Once messages arrive again, somebody leads, everybody catches up and entries are committed."""
+def test_a_healed_group_elects_a_leader_and_commits_again(seed: int) -> None:
+    """Once messages arrive again, the group elects a leader, all logs become equal, and entries are committed."""
     history = History(seed)
     for _ in range(STEPS):
         history.step()

@@ -1,10 +1,15 @@
-"""One test per fault found in, or reported against, the replicated logs of other message brokers.
+"""Each fault that was found in or reported against the replicated logs of other message brokers has a test.
 
-Their numbers follow the list that the project's requirements keep.  Four of them are the broker's to prove, for they
-are about queues, consumer offsets and broker ids: 14 (queue offsets given out before commit), 16 (offsets and topics
-copied by polling), 17 (the tail of a consume queue lost), 18 (a broker id that does not exist).  What the log
-contributes to them is here: a position is committed as it was proposed or never (14), state commands travel inside
-entries (16), and whatever is committed is handed out again after a restart (17).
+The numbers follow the list in the project's requirements. Four faults are the broker's to exclude, since they are about
+queues, consumer offsets and broker ids:
+
+- 14: queue offsets given out before commit,
+- 16: offsets and topics copied by polling,
+- 17: the tail of a consume queue lost,
+- 18: a broker id that does not exist.
+
+The log's share of them is here. A position is committed as it was proposed or never (14). State commands travel inside
+entries (16). After a restart all committed entries are applied again (17).
 """
 
 from random import Random
@@ -16,10 +21,10 @@ from dledger.core.messages import Append, AppendReply, Heartbeat, VoteReply, Vot
 from dledger.errors import ConfigError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, iter_commands, parse_run, seal
 from dledger.store.hardstate import HardStateFile
-from dledger.testing.cores import CoreGroup
 from dledger.testing.disk import SimDisk
-from dledger.testing.engine_group import entries, replica
 from dledger.types import EntryKind, HardState, Lane, Membership, Role
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 from dledger_sim.log.group import GroupSettings, SimGroup
 from dledger_sim.log.registers import serve_registers
 from dledger_sim.log.scheduler import Scheduler
@@ -145,7 +150,7 @@ def test_07_an_append_that_is_repeated_is_answered_with_the_present_match() -> N
     assert (first.match_index, again.match_index, again.rejected) == (2, 2, False)
 
 
-def test_08_a_quiet_group_commits_what_older_terms_left() -> None:
+def test_08_a_quiet_group_commits_entries_of_older_terms() -> None:
     group = CoreGroup("a", "b", "c")
     for name in ("a", "b"):
         group.send("c", name, Append(1, -1, 0, -1, 2), entries(1, 1))
@@ -206,7 +211,7 @@ def test_11_a_flipped_bit_in_transit_is_found() -> None:
             parse_run(damaged, 0)
 
 
-def test_12_a_restart_applies_again_only_what_the_snapshot_lacks() -> None:
+def test_12_a_restart_applies_only_entries_after_the_snapshot_again() -> None:
     group, workload = running_group()
     node = next(node for node in group.nodes.values() if node is not group.leader)
     assert node.life is not None
@@ -233,7 +238,7 @@ def test_13_every_append_names_the_entry_before() -> None:
         assert message.prev_term == group["a"].table.term_at(message.prev_index)
 
 
-def test_14_an_entry_is_committed_at_the_index_and_term_it_was_proposed_in_or_never() -> None:
+def test_14_an_entry_is_committed_at_its_proposed_index_and_term_or_never() -> None:
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.settle()
@@ -248,7 +253,7 @@ def test_14_an_entry_is_committed_at_the_index_and_term_it_was_proposed_in_or_ne
     assert [core.terms for core in group.members.values()] == [group.members["b"].terms] * 3
 
 
-def test_15_a_slow_follower_holds_nobody_up() -> None:
+def test_15_a_slow_follower_does_not_delay_commits() -> None:
     group, workload = running_group()
     slow = next(node for node in group.nodes.values() if node is not group.leader)
     slow.sync_delay_s = 2.0
@@ -267,7 +272,7 @@ def test_16_state_commands_are_part_of_the_entry_that_carries_the_records() -> N
     assert [(kind, bytes(payload)) for kind, payload in iter_commands(section)] == [(20, b"offset 7"), (21, b"topic")]
 
 
-def test_17_whatever_is_committed_is_handed_out_again_after_a_power_loss() -> None:
+def test_17_committed_entries_are_applied_again_after_a_power_loss() -> None:
     group, workload = running_group()
     workload.stop()
     group.scheduler.run_until(6.0)
@@ -302,7 +307,7 @@ def test_19_heartbeats_do_not_queue_behind_data() -> None:
     assert leader.replica.engine.is_leader
 
 
-def test_20_a_truncation_that_reaches_into_an_earlier_segment_keeps_what_is_before_it() -> None:
+def test_20_a_truncation_into_an_earlier_segment_keeps_earlier_entries() -> None:
     from dledger.store.log import LogStore
     from dledger.store.snapshots import SnapshotStore
 
@@ -358,7 +363,7 @@ def test_22_a_replaced_leader_serves_no_reads() -> None:
     assert group["a"].read_index(group.now) is None
 
 
-def test_23_entries_travel_as_the_bytes_they_are() -> None:
+def test_23_all_replicas_store_the_same_bytes() -> None:
     group, _ = running_group()
     replicas = [node.replica for node in group.nodes.values() if node.replica is not None]
     end = min(found.store.durable_position for found in replicas)

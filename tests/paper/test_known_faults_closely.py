@@ -1,4 +1,4 @@
-"""The known faults once more, where one story each leaves a side of them unseen: every role, link, index and moment."""
+"""The known faults again, for every role, link, index and moment that one story each leaves out."""
 
 from itertools import permutations
 from random import Random
@@ -10,17 +10,17 @@ from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply
 from dledger.format import HEADER_BYTES, seal
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
-from dledger.testing.cores import CoreGroup
 from dledger.testing.disk import SimDisk
-from dledger.testing.engine_group import entries, replica
 from dledger.types import EntryKind, Role
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 
 SEGMENT_BYTES = 4096
 LINKS = tuple(permutations("abc", 2))
 
 
 def test_a_candidate_names_the_term_of_its_last_entry() -> None:
-    """Not its own term, which only says how often it campaigned."""
+    """The request does not name the candidate's own term, which only counts its campaigns."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(2, -1, 0, -1, 2), entries(2, 2))
     group.send("b", "a", Heartbeat(9, -1))
@@ -34,7 +34,7 @@ def test_a_candidate_names_the_term_of_its_last_entry() -> None:
     "answer", [HeartbeatReply(9, 0, -1), AppendReply(9, -1, -1), AppendReply(9, -1, -1, rejected_index=-1)]
 )
 def test_an_answer_that_comes_after_the_quorum_still_deposes(answer: HeartbeatReply | AppendReply) -> None:
-    """Every answer is looked at, also those that are not needed any more to commit or to stay leader."""
+    """Every answer is examined, also answers that are no longer needed for a commit or for the leadership."""
     group = CoreGroup("a", "b", "c", "d", "e")
     group.elect("a")
     group.hold(lambda envelope: envelope.sender == "e")
@@ -47,8 +47,8 @@ def test_an_answer_that_comes_after_the_quorum_still_deposes(answer: HeartbeatRe
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_whoever_hears_a_leader_of_a_higher_term_follows_at_once(role: Role) -> None:
-    """No step in between: the same message makes a follower, and is answered as by one."""
+def test_any_role_follows_a_leader_of_a_higher_term_at_once(role: Role) -> None:
+    """The same message makes the core a follower and is answered by a follower."""
     group = CoreGroup("a", "b", "c")
     if role is Role.LEADER:
         group.elect("a")
@@ -65,8 +65,8 @@ def test_whoever_hears_a_leader_of_a_higher_term_follows_at_once(role: Role) -> 
 
 
 @pytest.mark.parametrize("lost", [(link,) for link in LINKS] + [(link, link[::-1]) for link in LINKS[:2]])
-def test_no_lost_link_makes_elections_go_on_and_on(lost: tuple[tuple[str, str], ...]) -> None:
-    """Whichever direction is lost, at most one election settles it, and what is proposed is committed."""
+def test_a_lost_link_causes_at_most_a_single_election(lost: tuple[tuple[str, str], ...]) -> None:
+    """If one link or one direction is lost, at most one election settles that, and proposals are committed."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.3)
@@ -84,7 +84,7 @@ def test_no_lost_link_makes_elections_go_on_and_on(lost: tuple[tuple[str, str], 
 
 @pytest.mark.parametrize("saves", [0, 1, 2])
 def test_a_power_loss_never_lets_a_voter_vote_twice(saves: int) -> None:
-    """Either the vote left and is remembered, or it is forgotten and never left."""
+    """A vote that left is remembered. A vote that is forgotten never left."""
     group = CoreGroup("a", "b", "c")
     group.auto_save = False
     group.send("b", "a", VoteRequest(1, -1, 0))
@@ -98,7 +98,7 @@ def test_a_power_loss_never_lets_a_voter_vote_twice(saves: int) -> None:
 
 
 def test_nothing_is_committed_before_a_majority_has_synced_it() -> None:
-    """Written everywhere and synced on one node is not enough; synced on two of three it survives any power loss."""
+    """Written everywhere and synced on one node is not enough. Synced on two of three it survives any power loss."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.2)
@@ -121,7 +121,7 @@ def test_nothing_is_committed_before_a_majority_has_synced_it() -> None:
 
 
 def test_an_append_behind_a_gap_is_refused_however_many_fitted_before() -> None:
-    """A lost append in the middle of a stream is found by the next one, in the same term."""
+    """The next append of the same term reveals a lost append in the middle of a stream."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, -1, 3), entries(1, 1, 1))
     answer = only(AppendReply, group.send("b", "a", Append(1, 4, 1, -1, 1), entries(1, first=5)))
@@ -130,7 +130,7 @@ def test_an_append_behind_a_gap_is_refused_however_many_fitted_before() -> None:
 
 
 def test_a_stream_that_was_interrupted_is_sent_again_and_nothing_is_doubled() -> None:
-    """The leader does not know what arrived; the follower answers duplicates with what it has."""
+    """The leader does not know what arrived. The follower answers duplicates with its last index."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.2)
@@ -158,7 +158,7 @@ def test_heartbeats_missed_for_less_than_the_shortest_time_out_cost_no_election(
 
 
 class Log:
-    """A log of several segments on a simulated disk."""
+    """Log of several segments on a simulated disk."""
 
     def __init__(self) -> None:
         self.disk = SimDisk(Random(1))
@@ -198,8 +198,8 @@ class Log:
 
 
 @pytest.mark.parametrize("kept", range(30))
-def test_truncating_at_any_index_keeps_exactly_what_is_before_it(kept: int) -> None:
-    """In whichever segment it lies, with other entries behind it, and over a power loss."""
+def test_a_truncation_at_any_index_keeps_exactly_the_entries_before(kept: int) -> None:
+    """The index may lie in any segment, with other entries behind it, and a power loss may follow."""
     log = Log()
     log.append(30, term=1)
     log.sync()

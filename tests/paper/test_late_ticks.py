@@ -1,11 +1,14 @@
-"""A process that was stopped reads what had come before it looks at its timers; neither order may disturb them."""
+"""A process that was stopped may read its messages before it looks at its timers, or after.
+
+Neither order disturbs the group.
+"""
 
 from dledger.core.messages import Heartbeat, HeartbeatReply
-from dledger.testing.cores import CoreGroup
 from dledger.types import Role
+from dledger_sim.cores import CoreGroup
 
 
-def test_a_leader_that_was_stopped_and_then_heard_once_still_notices_that_it_is_alone() -> None:
+def test_a_paused_leader_heard_once_still_notices_its_isolation() -> None:
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.3)
@@ -17,7 +20,7 @@ def test_a_leader_that_was_stopped_and_then_heard_once_still_notices_that_it_is_
     assert group["a"].role is not Role.LEADER
 
 
-def test_a_follower_that_was_stopped_and_then_heard_its_leader_once_still_campaigns_when_it_falls_silent() -> None:
+def test_a_paused_follower_that_heard_its_leader_once_still_campaigns_later() -> None:
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.pass_time(0.3)

@@ -1,7 +1,7 @@
 """Reads that a majority has confirmed.
 
-Each test holds one rule, named in the docstring of `dledger.core.raft`. Longer stories of the same rules, with the bugs
-they are made for, are the schedules of the simulator's tests.
+Each test holds one rule of the docstring of `dledger.core.raft`. The simulator's schedules tell longer stories of the
+same rules, with the bugs that they catch.
 """
 
 import pytest
@@ -9,11 +9,11 @@ from led_groups import C, carries_entries, led_by_a
 
 from dledger.consensus.peers import Mode
 from dledger.core.messages import HeartbeatReply
-from dledger.testing.cores import CoreGroup
+from dledger_sim.cores import CoreGroup
 
 
 def test_a_read_needs_a_round_that_began_after_it() -> None:
-    """An answer to an older heartbeat proves nothing of now: it confirms the reads before it, and no others."""
+    """An answer to an older heartbeat confirms only the reads before that heartbeat."""
     group = led_by_a()
     first = group["a"].read_index(group.now)
     group.run("a")
@@ -29,7 +29,7 @@ def test_a_read_needs_a_round_that_began_after_it() -> None:
 
 
 def test_reads_wait_for_a_majority() -> None:
-    """One of four others is not enough, two are."""
+    """One of four others is not enough, and two are."""
     group = led_by_a("b", "c", "d", "e")
     number = group["a"].read_index(group.now)
     assert number is not None
@@ -40,7 +40,7 @@ def test_reads_wait_for_a_majority() -> None:
 
 
 def test_a_later_round_confirms_the_reads_before_it() -> None:
-    """Whoever answers round two was a follower after round one began."""
+    """A member that answers round two was a follower after round one began."""
     group = led_by_a()
     first, second = (group["a"].read_index(group.now) for _ in range(2))
     assert first is not None
@@ -52,7 +52,7 @@ def test_a_later_round_confirms_the_reads_before_it() -> None:
 
 @pytest.mark.parametrize("busy", ["reads", "commits told at once"])
 def test_a_busy_leader_still_repeats_a_lost_probe(busy: str) -> None:
-    """Rounds of heartbeats that come faster than the heartbeat interval do not keep a member from its entries."""
+    """A member gets its entries also if heartbeat rounds come faster than the heartbeat interval."""
     group = led_by_a()
     group.cut(("a", "c"))
     group["a"].peer_disconnected(C)
@@ -73,7 +73,7 @@ def test_a_busy_leader_still_repeats_a_lost_probe(busy: str) -> None:
 
 
 def test_no_read_before_the_no_op_is_committed() -> None:
-    """A new leader may not know yet what was acknowledged before it."""
+    """A new leader may not know yet what was acknowledged before."""
     group = CoreGroup("a", "b", "c")
     group.hold(carries_entries)
     group.elect("a")
@@ -84,7 +84,7 @@ def test_no_read_before_the_no_op_is_committed() -> None:
 
 
 def test_a_leader_without_a_majority_confirms_no_read() -> None:
-    """It cannot know whether it still leads; its reads fail when it steps down."""
+    """The leader cannot know whether it still leads. Its reads fail when it steps down."""
     group = led_by_a()
     group.isolate("a")
     group["a"].read_index(group.now)

@@ -1,7 +1,7 @@
 """Replication beyond figure 2: where logs do not join, and how much is under way.
 
-Each test holds one rule, named in the docstring of `dledger.core.raft`. Longer stories of the same rules, with the bugs
-they are made for, are the schedules of the simulator's tests.
+Each test holds one rule of the docstring of `dledger.core.raft`. The simulator's schedules tell longer stories of the
+same rules, with the bugs that they catch.
 """
 
 from answers import only
@@ -13,14 +13,14 @@ from dledger.core.messages import (
     AppendReply,
     InstallSnapshot,
 )
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import contents, entries
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import contents, entries
 
 # Where logs do not join
 
 
 def test_a_refusal_hints_at_the_last_entry_that_could_match() -> None:
-    """One refusal skips a whole term, so that two logs join after as many as they have terms, not entries."""
+    """One refusal skips a whole term, so two logs join after as many refusals as they have terms, not entries."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(3, -1, 0, -1, 9), entries(1, 1, 2, 3, 3, 3, 3, 3, 3))
     reply = only(AppendReply, group.send("c", "a", Append(5, 8, 2, -1)))
@@ -30,7 +30,7 @@ def test_a_refusal_hints_at_the_last_entry_that_could_match() -> None:
 
 
 def test_a_conflict_below_the_first_kept_entry_is_mended_by_a_snapshot() -> None:
-    """The leader can neither compare nor send what it no longer has."""
+    """The leader can neither compare nor send entries that it no longer has."""
     group = led_by_a()
     group.cut(("a", "b"))
     group.propose("a", 5)
@@ -40,12 +40,12 @@ def test_a_conflict_below_the_first_kept_entry_is_mended_by_a_snapshot() -> None
     rejected = group["a"].progress[B].next_index - 1
     group.send("b", "a", AppendReply(1, -1, -1, rejected, -1, 0))
     group.send("b", "a", AppendReply(1, -1, -1, group["a"].progress[B].next_index - 1, -1, 0))
-    assert group.members["a"].snapshots_asked == [B]
+    assert group.members["a"].snapshots_requested == [B]
     assert group["a"].progress[B].mode is Mode.SNAPSHOT
 
 
 def test_after_a_snapshot_the_log_goes_on_behind_it() -> None:
-    """The follower starts over at the snapshot's last entry, acknowledges it, and is streamed the rest."""
+    """The follower starts over at the snapshot's last entry, acknowledges it, and gets the rest as a stream."""
     group = led_by_a()
     group.isolate("b")
     group.propose("a", 5)
@@ -59,8 +59,8 @@ def test_after_a_snapshot_the_log_goes_on_behind_it() -> None:
     assert group["a"].progress[B].mode is Mode.STREAM
 
 
-def test_a_snapshot_of_what_is_known_keeps_the_log() -> None:
-    """A follower that has the snapshot's last entry verifies with it, and drops nothing."""
+def test_a_snapshot_within_the_own_log_keeps_the_log() -> None:
+    """A follower that has the snapshot's last entry verifies its log with it, and drops nothing."""
     group = CoreGroup("a", "b", "c")
     group.send("b", "a", Append(1, -1, 0, -1, 4), entries(1, 1, 1, 1))
     reply = only(AppendReply, group.send("b", "a", InstallSnapshot(1, 96, 1, 1, 0, group.membership, -1)))
@@ -72,7 +72,7 @@ def test_a_snapshot_of_what_is_known_keeps_the_log() -> None:
 
 
 def test_unanswered_bytes_to_one_member_are_bounded() -> None:
-    """What is beyond waits for an answer, so a slow member costs a bounded queue."""
+    """Further entries wait for an answer, so a slow member costs a bounded queue."""
     group = led_by_a()
     group.hold(carries_entries)
     share = group.settings.max_in_flight_bytes // group.settings.max_run_bytes

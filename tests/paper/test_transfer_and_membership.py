@@ -1,7 +1,7 @@
 """Leadership transfer, and membership that changes one node at a time.
 
-Each test holds one rule, named in the docstring of `dledger.core.raft`. Longer stories of the same rules, with the bugs
-they are made for, are the schedules of the simulator's tests.
+Each test holds one rule of the docstring of `dledger.core.raft`. The simulator's schedules tell longer stories of the
+same rules, with the bugs that they catch.
 """
 
 import pytest
@@ -11,16 +11,16 @@ from dledger.core.messages import (
     Append,
     TimeoutNow,
 )
-from dledger.invariants import InvariantError
-from dledger.testing.cores import CoreGroup
-from dledger.testing.engine_group import entries, replica
 from dledger.types import Membership, Role
+from dledger_base.invariants import InvariantError
+from dledger_sim.cores import CoreGroup
+from dledger_sim.engine_group import entries, replica
 
 # Leadership transfer
 
 
 def test_a_successor_is_told_only_once_it_has_everything() -> None:
-    """Until then the leader waits, and takes no proposals that would keep it waiting."""
+    """Until then the leader waits, and accepts no proposals, which would prolong the wait."""
     group = led_by_a()
     group.hold(carries_entries)
     group.propose("a", 3)
@@ -33,7 +33,7 @@ def test_a_successor_is_told_only_once_it_has_everything() -> None:
 
 
 def test_a_successor_that_cannot_follow_is_given_up() -> None:
-    """After one election time-out the leader goes on as before, in the same term."""
+    """After one election time limit the leader goes on as before, in the same term."""
     group = led_by_a()
     group.hold(lambda envelope: envelope.to == "b" and carries_entries(envelope))
     group.propose("a")
@@ -46,7 +46,7 @@ def test_a_successor_that_cannot_follow_is_given_up() -> None:
 
 
 def test_a_successor_that_gets_no_votes_does_not_stop_the_group() -> None:
-    """It raised the term in vain; the others elect in a newer one, and it follows."""
+    """The successor raised the term in vain. The others elect in a newer term, and the successor follows."""
     group = led_by_a()
     group.cut(("b", "a"), ("b", "c"))
     assert group["a"].transfer(B, group.now)
@@ -64,7 +64,7 @@ def test_a_successor_that_gets_no_votes_does_not_stop_the_group() -> None:
 
 @pytest.mark.parametrize("unfit", ["a learner", "a stranger", "an unhealthy voter"])
 def test_leadership_goes_only_to_a_healthy_voter(unfit: str) -> None:
-    """Anybody else would win nothing, or fail at once."""
+    """Any other member would not win, or would fail at once."""
     group = CoreGroup("a", "b", "c", learners=("d",))
     group.elect("a")
     group["c"].healthy = False
@@ -76,7 +76,7 @@ def test_leadership_goes_only_to_a_healthy_voter(unfit: str) -> None:
 
 
 def test_only_the_leader_hands_over() -> None:
-    """Another core's word does not start a campaign past the pre-vote."""
+    """A request of another core starts no campaign without pre-vote."""
     group = led_by_a()
     group.send("c", "b", TimeoutNow(1))
     assert (group["b"].role, group["b"].term) == (Role.FOLLOWER, 1)
@@ -87,8 +87,8 @@ def test_only_the_leader_hands_over() -> None:
 # Membership
 
 
-def test_one_voter_changes_at_a_time() -> None:
-    """Any majority of the old voters then meets any majority of the new ones."""
+def test_a_membership_change_of_several_voters_is_refused() -> None:
+    """Then any majority of the old voters meets any majority of the new ones."""
     group = led_by_a()
     with pytest.raises(InvariantError, match="one voter changes at a time"):
         group.propose("a", membership=Membership((A, D)))
@@ -97,7 +97,7 @@ def test_one_voter_changes_at_a_time() -> None:
 
 
 def test_a_change_waits_for_the_one_before() -> None:
-    """Two changes under way would be two voters' difference."""
+    """Two changes under way would make a difference of two voters."""
     group = led_by_a()
     group.hold(carries_entries)
     group.propose("a", membership=Membership((A, B, C), (D,)))
@@ -110,7 +110,7 @@ def test_a_change_waits_for_the_one_before() -> None:
 
 
 def test_a_change_waits_for_an_entry_of_the_own_term() -> None:
-    """A change of an older leader may still be unheard of; the own no-op settles which one counts."""
+    """A change of an older leader may still be unknown. The own no-op settles whether it counts."""
     group = CoreGroup("a", "b", "c")
     group.hold(carries_entries)
     group.elect("a")
@@ -118,7 +118,7 @@ def test_a_change_waits_for_an_entry_of_the_own_term() -> None:
         group.propose("a", membership=Membership((A, B)))
 
 
-def test_a_change_counts_from_when_it_is_appended() -> None:
+def test_a_membership_change_counts_once_appended() -> None:
     """With a fourth voter, two acknowledgements and the leader's own are needed."""
     group = CoreGroup("a", "b", "c", strangers=("d",))
     group.elect("a")
@@ -134,8 +134,8 @@ def test_a_change_counts_from_when_it_is_appended() -> None:
     assert group["a"].commit_index == index
 
 
-def test_a_truncated_change_never_was() -> None:
-    """The membership before it is in force again, for leader and follower alike."""
+def test_a_truncated_membership_change_is_undone() -> None:
+    """The earlier membership is in force again, for leader and follower alike."""
     group = led_by_a()
     before = group["b"].table.membership
     group.isolate("c")
@@ -149,7 +149,7 @@ def test_a_truncated_change_never_was() -> None:
 
 
 def test_a_learner_counts_for_nothing() -> None:
-    """It receives the log and acknowledges it; a majority is of voters."""
+    """A learner receives the log and acknowledges it, but a majority consists of voters."""
     group = CoreGroup("a", "b", "c", learners=("d", "e"))
     group.elect("a")
     group.isolate("b")
@@ -161,7 +161,7 @@ def test_a_learner_counts_for_nothing() -> None:
 
 
 def test_a_learner_does_not_campaign() -> None:
-    """However long it hears nobody."""
+    """A learner never campaigns, however long it hears no leader."""
     group = CoreGroup("a", "b", learners=("d",))
     group.isolate("d")
     group.pass_time(5.0, "d")
@@ -169,7 +169,7 @@ def test_a_learner_does_not_campaign() -> None:
 
 
 def test_a_leader_that_leaves_does_not_count_itself_and_steps_down() -> None:
-    """The entry that removes it needs a majority of those who stay; committed, it is the last it leads."""
+    """The entry needs a majority of the remaining voters. Once it is committed, the leader steps down."""
     group = led_by_a()
     group.hold(lambda envelope: envelope.to == "c" and carries_entries(envelope))
     index = group.propose("a", membership=Membership((B, C)))
@@ -184,8 +184,8 @@ def test_a_leader_that_leaves_does_not_count_itself_and_steps_down() -> None:
 
 
 @pytest.mark.parametrize("stays", ["as nobody", "as a learner"])
-def test_a_leader_that_left_leads_again_until_that_is_committed(stays: str) -> None:
-    """Nobody else can: its log is the longest, and it is one of the two whose votes count until then."""
+def test_a_removed_leader_leads_again_until_its_removal_is_committed(stays: str) -> None:
+    """No other member can lead: its log is the longest, and both votes count until the removal is committed."""
     group = CoreGroup("a", "b")
     group.elect("a")
     group.pass_time(0.2)
@@ -201,8 +201,8 @@ def test_a_leader_that_left_leads_again_until_that_is_committed(stays: str) -> N
     assert not group["a"].is_leader
 
 
-def test_who_left_for_good_stands_for_no_election() -> None:
-    """Once its removal is committed, its silence is what everybody expects."""
+def test_a_removed_voter_stands_for_no_election() -> None:
+    """Once its removal is committed, its silence is expected."""
     group = CoreGroup("a", "b", "c")
     group.elect("a")
     group.propose("a", membership=Membership((B, C)))

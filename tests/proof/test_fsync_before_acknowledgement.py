@@ -1,4 +1,4 @@
-"""Seen from outside: no success answer leaves the leader before two nodes have its bytes on disk."""
+"""Seen from outside, no success answer leaves the leader before two nodes have its bytes on disk."""
 
 import os
 import shutil
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(
     shutil.which("strace") is None, reason="strace is not installed (Debian and Ubuntu: apt install strace)"
 )
 
-# A node that counts what is written as durable, and syncs it a second later: busy cores delay answers, too.
+# This node counts written entries as durable, and syncs them a second later: busy cores delay answers too.
 TELLS_BEFORE_IT_SYNCS = """
 from functools import partial
 
 from dledger.replica.flusher import Flusher
 
-written = Flusher.written
+written = Flusher.note_written
 
 
 def tell_first(self):
@@ -31,12 +31,12 @@ def tell_first(self):
     self._environment.call_later(1.0, partial(written, self))
 
 
-Flusher.written = tell_first
+Flusher.note_written = tell_first
 """
 
 
 async def traced(directory: Path, environment: dict[str, str]) -> dict[str, Proof]:
-    """Run a group under load; what its system calls say of every acknowledged value."""
+    """Run a group under load, and return the proof of every acknowledged value from its system calls."""
     traces = directory / "traces"
     traces.mkdir()
     values = [f"v{number:05}-{uuid.uuid4().hex[:8]}" for number in range(VALUES)]
@@ -46,7 +46,7 @@ async def traced(directory: Path, environment: dict[str, str]) -> dict[str, Proo
             group[node_id].start(*STRACE, "-o", str(traces / node_id))
         leader = await group.leader(voters=3)
         acknowledged = await append(group.client_addresses[leader], values, in_flight=IN_FLIGHT)
-        await group.leader(voters=3)  # whoever answers has ended, and strace has noted, all calls before
+        await group.leader(voters=3)  # a node that answers has ended all earlier calls, and strace has noted them
     finally:
         group.stop()
     found = proofs(traces, group, leader)
@@ -55,13 +55,13 @@ async def traced(directory: Path, environment: dict[str, str]) -> dict[str, Proo
     return found
 
 
-async def test_two_nodes_have_synced_what_an_answer_acknowledges(tmp_path: Path) -> None:
+async def test_every_acknowledged_message_was_synced_by_two_nodes_before(tmp_path: Path) -> None:
     found = await traced(tmp_path, {})
     early = {value: proof for value, proof in found.items() if len(proof.synced_before) < 2}
     assert not early
 
 
-async def test_a_node_that_tells_before_it_syncs_is_seen(tmp_path: Path) -> None:
+async def test_a_node_that_acknowledges_before_its_sync_is_detected(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(TELLS_BEFORE_IT_SYNCS)
     path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
     found = await traced(tmp_path, {"PYTHONPATH": path})

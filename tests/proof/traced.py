@@ -1,8 +1,8 @@
-"""A group under strace, and what its system calls say of each acknowledged value.
+"""A group under strace, and the proof of each acknowledged value from its system calls.
 
-Every thread's calls stand in a file of their own, in order, with the time at which each began and how long it took.
-strace holds a thread at the end of a call until it has the time, and at the beginning of the next: a call that had
-to wait for another one, in whatever process, begins later on the same clock.
+The calls of every thread are in a file of their own, in order, with start time and duration. The tracer strace holds a
+thread at the end of each call until it has noted the time, and at the beginning of the next. So a call that had to wait
+for another one, in any process, begins later on the same clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dledger_chaos.subjects.group import SubjectGroup
 
 SLOW_SYNC_US = 20_000
-"""Every fdatasync takes so much longer, so that an answer which does not wait for it cannot come late by chance."""
+"""Time in µs that is added to every fdatasync, so that an answer that does not wait for it cannot be late by chance."""
 STRACE = (
     "strace", "-D", "-ff", "-ttt", "-T", "-yy", "-s", "1048576", "--seccomp-bpf", "--quiet=all",
     "-e", "trace=pwrite64,pwritev,pwritev2,fdatasync,fsync,sendto,sendmsg,write,writev",
@@ -33,7 +33,7 @@ _ACKNOWLEDGED = re.compile(r'\\"id\\":\\"(v\d{5}-[0-9a-f]{8})\\",\\"ok\\":true')
 
 
 class Call(NamedTuple):
-    """One system call on a file or socket; times in seconds of one clock."""
+    """System call on a file or socket. Times are in seconds of one clock."""
 
     name: str
     file: str
@@ -43,19 +43,19 @@ class Call(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """When a value was on which node's disk, and when the leader told the client."""
+    """Time at which each node had a value on disk, and time at which the leader answered the client."""
 
     synced_at: dict[str, float]
     told_at: float
 
     @property
     def synced_before(self) -> set[str]:
-        """The nodes that had returned from the sync of the value's bytes before the answer began to leave."""
+        """Return the nodes whose sync of the value's bytes had returned before the answer was sent."""
         return {node_id for node_id, at in self.synced_at.items() if at <= self.told_at}
 
 
 async def append(address: tuple[str, int], values: list[str], *, in_flight: int) -> set[str]:
-    """Append values, some at a time, each named by itself; returns those that were acknowledged."""
+    """Append values, some at a time, each as its own id. Return those that were acknowledged."""
     reader, writer = await asyncio.open_connection(*address)
     acknowledged: set[str] = set()
     waiting = iter(values)
@@ -77,7 +77,7 @@ async def append(address: tuple[str, int], values: list[str], *, in_flight: int)
 
 
 def calls(traces: Path, node_id: str) -> Iterator[list[Call]]:
-    """The calls of each of a node's threads."""
+    """Yield the calls of each of a node's threads."""
     for path in sorted(traces.glob(f"{node_id}.*")):
         found = (_CALL.match(line) for line in path.read_text(errors="replace").splitlines())
         yield [
@@ -88,7 +88,7 @@ def calls(traces: Path, node_id: str) -> Iterator[list[Call]]:
 
 
 def synced(traces: Path, node_id: str) -> dict[str, float]:
-    """When the first sync that began after a value's bytes were written to the log returned, by value."""
+    """Return for each value the end of the first sync that began after the value's bytes were written to the log."""
     written: dict[str, tuple[str, float]] = {}
     syncs: list[Call] = []
     for thread in calls(traces, node_id):
@@ -110,7 +110,7 @@ def synced(traces: Path, node_id: str) -> dict[str, float]:
 
 
 def answered(traces: Path, leader: str) -> dict[str, float]:
-    """When the leader began to send the answer that acknowledges a value, by value."""
+    """Return for each value the time at which the leader began to send its acknowledgement."""
     found: dict[str, float] = {}
     for thread in calls(traces, leader):
         for call in thread:
@@ -121,7 +121,7 @@ def answered(traces: Path, leader: str) -> dict[str, float]:
 
 
 def proofs(traces: Path, group: SubjectGroup, leader: str) -> dict[str, Proof]:
-    """What the system calls say of every acknowledged value."""
+    """Return the proof of every acknowledged value."""
     disks = {node_id: synced(traces, node_id) for node_id in group.node_ids}
     return {
         value: Proof({node_id: disk[value] for node_id, disk in disks.items() if value in disk}, told_at)

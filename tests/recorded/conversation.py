@@ -1,12 +1,12 @@
-"""Conversations with a broker in memory over its own connections, as lines of text: which answer each request got.
+"""Conversations with a broker in memory over its own connections, recorded as lines of text.
 
     record = Record()
     broker = record.broker("a topic with 4 queues")
     broker.create_topic("T1")
     await broker.ask("the end of a queue", 30, {"topic": "T1", "queueId": "0"})
 
-Each frame is one line: who sent it (`>`) or got it (`<`), its header as it is, its body. What the clock, chance and the
-process would decide is fixed: no byte depends on when and where a conversation is held. Time passes only while a
+Each frame is one line with its sender (`>`) or receiver (`<`), its unchanged header, and its body. Everything that
+clock, chance or process would decide is fixed: no byte depends on the time and place of a run. Time passes only while a
 request waits for its answer, or by `pass_time`.
 """
 
@@ -35,26 +35,27 @@ from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder, SerializeType, join_frame
+from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.broker.served_broker import NODE_ID, make_served_broker
 from tests.recorded.golden_files import bytes_text
 
 CHANNEL_NUMBERS = "dledger_broker.kernel.requests._channels"
-"""Where the numbers in the keys of channels come from."""
+"""Name of the counter for the numbers in channel keys."""
 VERSION = "dledger_broker.features.runtime.description.package_version"
-"""What a node says that its version is."""
+"""Name of the function that returns a node's version."""
 TOLD_KINDS = (16, 17, 300)
-"""What a node tells the leader that it understands: more with every feature."""
+"""Command kinds that a node announces to the leader. They are fixed, since each feature adds some."""
 STEP_S = 0.01
-"""By so much time passes while a request waits."""
+"""Step in seconds by which time passes while a request waits."""
 LONGEST_WAIT_S = 90.0
 LONGEST_TEXT = 20_000
-"""Characters up to which a body is shown as it is."""
+"""Maximum number of characters of a body that is shown in full."""
 TURNS = 10
-"""Turns of the event loop in which nothing happens before nothing is under way any more."""
+"""Number of quiet turns of the event loop after which nothing is considered under way."""
 
 
 def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the process, channels, random numbers, the version and what it understands always be the same."""
+    """Fix the process id, channel numbers, random numbers, the version, and the announced command kinds."""
     monkeypatch.setattr("os.getpid", lambda: 4711)
     monkeypatch.setattr("secrets.randbits", lambda bits: 0x5EED_0000_0001 & ((1 << bits) - 1))
     monkeypatch.setattr(CHANNEL_NUMBERS, count(1_000))
@@ -71,12 +72,12 @@ def gossip_that_tells(
     _kinds: tuple[int, ...],
     learned: Callable[[str, tuple[int, ...]], None],
 ) -> Gossip:
-    """Return a node's part in the exchange that tells others `TOLD_KINDS`."""
+    """Return a node's gossip that announces `TOLD_KINDS`."""
     return Gossip(env, group, peers, TOLD_KINDS, learned)
 
 
 class Record:
-    """The lines of all conversations of an area, and the codes that were asked in them."""
+    """Lines of all conversations of an area, and the request codes in them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -84,16 +85,20 @@ class Record:
         self.routes: set[int] = set()
         self._brokers: list[Broker] = []
 
-    def broker(self, what: str, **config: object) -> Broker:
-        """Another broker, which leads; keywords are configuration keys."""
+    def broker(self, what: str, *, group: str = "", topic: str = "", **config: object) -> Broker:
+        """Create another broker, and let it lead. Keywords are a group and topic of it, and configuration keys."""
         self.lines.append(f"==== {what}")
         broker = Broker(self, **config)
+        if group:
+            broker.create_group(group)
+        if topic:
+            broker.create_topic(topic)
         self._brokers.append(broker)
         self.routes |= set(broker.served.service.requests._table)
         return broker
 
     def closed(self) -> list[str]:
-        """All lines, with what the conversations put into each broker's log."""
+        """Return all lines, followed by what the conversations put into each broker's log."""
         for number, broker in enumerate(self._brokers, 1):
             self.lines.append(f"==== log {number}")
             self.lines += broker.entries()
@@ -101,7 +106,7 @@ class Record:
 
 
 class Broker:
-    """A broker, and the clients that are connected to it."""
+    """A broker and its connected clients."""
 
     def __init__(self, record: Record, **config: object) -> None:
         keys: dict[str, object] = {"broker_group": "broker-a", "node_id": NODE_ID, "data_dir": Path("unused"), **config}
@@ -111,16 +116,11 @@ class Broker:
         self.served = make_served_broker(self.config, self.memory, Channels(self))
         service = self.served.service
         self._listener = Listener(
-            NODE_ID,
-            service.live,
-            self.served.counters,
-            set(),
-            service.requests.on_reads,
-            service.channel_lost,
+            NODE_ID, service.live, self.served.counters, set(), service.requests.on_reads, service.channel_lost
         )
         GroupSettings(self.memory.machine, self.memory.env, self.config)
         self.served.settle()
-        # What a leader records first grows with every feature: in a segment of its own it moves nothing else.
+        # Each feature may add to a leader's first entry. In a segment of its own that entry shifts no other position.
         self.memory.log.roll(self.memory.env.wall_ms())
         self._begin = self.memory.log.end
         self._record = record
@@ -130,7 +130,7 @@ class Broker:
     # ---------------------------------------------------------------- clients
 
     def __iter__(self) -> Iterator[ClientConnection]:
-        """Return the connections of all clients."""
+        """Yield the connections of all clients."""
         return (client.connection for client in self._clients.values())
 
     async def ask(
@@ -145,7 +145,7 @@ class Broker:
         language: LanguageCode = LanguageCode.JAVA,
         version: int = 479,
     ) -> RemotingCommand:
-        """Send a request and wait for its answer, which is returned."""
+        """Send a request, wait for its answer, and return it."""
         opaque = await self.send(
             what, code, ext, body, client=client, serialize_type=serialize_type, language=language, version=version
         )
@@ -164,7 +164,7 @@ class Broker:
         language: LanguageCode = LanguageCode.JAVA,
         version: int = 479,
     ) -> int:
-        """Send a request and let happen what takes no time; returns its opaque."""
+        """Send a request, let all immediate work happen, and return the opaque."""
         opaque = next(self._opaques)
         command = RemotingCommand(
             code,
@@ -181,7 +181,7 @@ class Broker:
         return opaque
 
     async def feed(self, what: str, frame: bytes, client: str = "client") -> None:
-        """Send one frame as it is."""
+        """Send one frame unchanged."""
         self.note(what)
         self._note_frame(f"> {client}", frame)
         self.client(client).connection.data_received(frame)
@@ -198,7 +198,7 @@ class Broker:
         return waiting.answers[opaque]
 
     def client(self, name: str = "client") -> Client:
-        """A client by its name, connected when it is named first."""
+        """Return the client of a name, connected at its first use."""
         known = self._clients.get(name)
         if known is None:
             address = ("10.0.0.9", 40_000 + len(self._clients))
@@ -206,15 +206,15 @@ class Broker:
         return known
 
     async def disconnect(self, name: str = "client") -> None:
-        """A client's connection breaks."""
+        """Break a client's connection."""
         self.note(f"{name} is gone")
         self._clients.pop(name).connection.connection_lost(None)
         await self.settle()
 
-    # ---------------------------------------------------------------- what happens meanwhile
+    # ---------------------------------------------------------------- events
 
     async def settle(self) -> None:
-        """Let happen what takes no time."""
+        """Let all immediate work happen."""
         quiet = 0
         while quiet < TURNS:
             before = self._happened
@@ -230,13 +230,13 @@ class Broker:
             await self.settle()
 
     async def step_down(self) -> None:
-        """The node leads no longer."""
+        """Let the node step down."""
         self.note("the node steps down")
         self.memory.node.step_down()
         await self.settle()
 
     async def follow(self, leader: str = "n1", address: str = "10.0.0.2:10911") -> None:
-        """Another node leads, whose clients' address is known, but to which there is no link."""
+        """Let another node lead. The address of its clients is known, but there is no link to it."""
         await self.step_down()
         self.note(f"{leader} leads, at {address}")
         self.served.group.learn_address(leader, address)
@@ -244,19 +244,29 @@ class Broker:
         await self.settle()
 
     async def lead(self) -> None:
-        """The node leads in another term."""
+        """Let the node lead in another term."""
         self.note("the node leads")
         self.memory.node.lead()
         await self.settle()
 
     def create_topic(self, name: str, queues: int = 4) -> None:
-        """A topic that the conversation is not about."""
+        """Create a topic without recording that."""
         self.memory.create_topic(name, queues)
+
+    def create_group(self, name: str) -> None:
+        """Create a consumer group without recording that."""
+        self.served.groups.put_group(SubscriptionGroupConfig(name), lambda _: None)
+        self.served.settle()
+
+    def stop_committing(self) -> None:
+        """Let no entry be committed any more."""
+        self.note("nothing is committed")
+        self.memory.node.commit = lambda: None  # type: ignore[method-assign]
 
     # ---------------------------------------------------------------- lines
 
     def entries(self) -> list[str]:
-        """The entries that came during the conversation, without their headers."""
+        """Return the entries of the conversation, without their headers."""
         log = self.memory.log
         lines = []
         for meta in log.entries:
@@ -268,11 +278,11 @@ class Broker:
         return lines
 
     def note(self, what: str) -> None:
-        """Say what comes."""
+        """Record a comment about the next lines."""
         self._record.lines.append(f"# {what}")
 
     def note_event(self, line: str) -> None:
-        """Something was sent or has come: there may be more to happen."""
+        """Record a frame. More may follow from it."""
         self._happened += 1
         self._record.lines.append(line)
 
@@ -281,7 +291,7 @@ class Broker:
 
 
 class Client:
-    """A client at the other end of a connection of the broker's own."""
+    """Client at the other end of a broker's connection."""
 
     def __init__(
         self, name: str, address: tuple[str, int], listener: Listener, note: Callable[[str, bytes], None]
@@ -303,7 +313,7 @@ class Client:
 
 
 class _Transport(asyncio.Transport):
-    """The broker's end of a connection, without a socket."""
+    """Broker's end of a connection, without a socket."""
 
     def __init__(self, address: tuple[str, int], receive: Callable[[bytes], None]) -> None:
         super().__init__({"peername": address})
@@ -332,7 +342,7 @@ class _Transport(asyncio.Transport):
 
 
 def frame_text(frame: bytes) -> str:
-    """A frame as one line: its header if that is text, its body; all of it in hexadecimal if it is anything else."""
+    """Return a frame as one line: header and body, or everything in hexadecimal if the header is no text."""
     decoder = FrameDecoder()
     decoder.receive_data(frame)
     parts = decoder.next_frame()
@@ -344,7 +354,7 @@ def frame_text(frame: bytes) -> str:
 
 
 def _text(data: bytes) -> str:
-    """Bytes as they are if that is one line of plain text, otherwise in hexadecimal."""
+    """Return bytes as text if they are one line of plain text, or else in hexadecimal."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""A broker's data directory: one of every kind of thing is written into it, and all that it holds is read back as text.
+"""Data directory of a broker with every kind of data, and its whole content as text.
 
-What is left out of the text differs between runs: the ports that clients sent from, and the names of incarnations.
+The text leaves out values that differ between runs: the ports of clients, and the names of incarnations.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ START_MS = 1_700_000_000_000
 SECOND_MS = 1_000
 BODY_BYTES = 2_500
 MESSAGES = 90
-"""Some 24 of them fill a segment."""
+"""Number of messages. About 24 of them fill a segment."""
 KEPT = 30
-"""From here on they are there after the trim."""
+"""Number of a message that stays after the trim. Repetitions begin with it."""
 
 
 async def write(directory: Path, killed: Path, clock: Clock) -> None:
-    """Fill an empty directory and stop in good order; `killed` gets what a kill before that would leave."""
+    """Fill an empty directory and stop cleanly. `killed` gets the state that a kill before the stop would leave."""
     clock.now_ms = START_MS
     async with running(directory, bootstrap=True) as small:
         await small.is_founded()
@@ -47,7 +47,7 @@ async def write(directory: Path, killed: Path, clock: Clock) -> None:
 
 
 def copy_running(directory: Path, target: Path) -> None:
-    """Copy what a kill would leave now: workers may be removing files meanwhile."""
+    """Copy the state that a kill would leave now. Workers may remove files meanwhile."""
 
     def copy(source: str, copied: str) -> None:
         with suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ async def _make_topics_and_groups(small: SmallBroker) -> None:
 
 
 async def _make_group(small: SmallBroker, name: str) -> None:
-    """A group without its retry topic, as earlier builds made it when they were asked to (200)."""
+    """Create a group without its retry topic, as earlier builds did on request (200)."""
     made: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     config = SubscriptionGroupConfig(name, retry_max_times=3)
     small.broker.service.parts[GroupRequests].proposals.put_group(config, made.set_result)
@@ -79,7 +79,7 @@ async def _make_group(small: SmallBroker, name: str) -> None:
 
 
 async def _send_all(small: SmallBroker, clock: Clock) -> None:
-    """Single messages and batches, remembered ones and others, over several segments; each begins with a snapshot."""
+    """Send messages and batches, remembered ones and others, over several segments that begin with a snapshot."""
     for number in range(MESSAGES):
         await _send(small, clock, "orders", number)
         if number % 10 == 0:
@@ -104,7 +104,7 @@ async def _store(small: SmallBroker, code: int, fields: dict[str, object], body:
 
 
 async def send_remembered(small: SmallBroker, number: int) -> str:
-    """Send a message that is remembered, or repeat it; returns where it lies."""
+    """Send a message that the log remembers, or repeat it. Return its message id, queue id and queue offset."""
     fields = _send_fields("audit", 0, f"7F000001{number:024X}")
     answer = await _store(small, 310, fields, b"remembered %d" % number)
     return f"{answer.ext['msgId']} {answer.ext['queueId']} {answer.ext['queueOffset']}"
@@ -131,8 +131,9 @@ async def _commit_and_delete(small: SmallBroker) -> None:
 
 
 async def _trim(small: SmallBroker, directory: Path) -> None:
-    """Drop the oldest segment, as retention does, and wait for the worker that removes its files: the log begins where
-    they end, and a copy of the directory would have some of them.
+    """Trim the log as retention does, and wait until a worker has removed the files below its new start.
+
+    Without the wait, a copy of the directory would contain some of these files.
     """
     node, retention = small.broker.node, small.broker.service.parts[Retention]
     run = small.broker.machine.jobs.handle_of(retention.name)
@@ -146,7 +147,7 @@ async def _trim(small: SmallBroker, directory: Path) -> None:
 
 
 def _files_below(directory: Path, position: int) -> Iterator[Path]:
-    """Segments, index files and snapshots that begin before a position of the log."""
+    """Yield segments, index files and snapshots that begin before a position of the log."""
     for folder in ("commitlog", "index", "snapshots"):
         yield from (each for each in (directory / folder).iterdir() if each.name < f"{position:020d}")
 
@@ -157,21 +158,21 @@ async def _pin(small: SmallBroker) -> None:
 
 
 class Contents:
-    """Asks a broker for everything that it holds."""
+    """Reader that asks a broker for everything that it holds."""
 
     def __init__(self, small: SmallBroker) -> None:
         self._small = small
         self._ask = small.ask
 
     async def lines(self) -> list[str]:
-        """Return a line for each thing, in an order that does not depend on the broker."""
+        """Return a line for each item, in an order that does not depend on the broker."""
         topics = (await self._json(21))["topicConfigTable"]
         groups = (await self._json(201))["subscriptionGroupTable"]
         found = [f"digest when it began to lead: {self._small.digest_at_first:016x}"]
         found += [f"topic {_json_text(topics[name])}" for name in sorted(topics)]
         found += [f"group {_json_text(groups[name])}" for name in sorted(groups)]
         found += [f"pin {_json_text(row)}" for row in (await self._json(20015))["pins"]]
-        for name in sorted(topics):  # those that a broker has from the start are empty
+        for name in sorted(topics):  # topics that exist from the start are empty
             for queue_id in range(topics[name]["writeQueueNums"]):
                 found += [line async for line in self._queue(name, queue_id, sorted(groups))]
         for key in ("all", "k3", "together", "batch30.1", "orders7", "nothing"):
@@ -211,7 +212,7 @@ class Contents:
                 yield record
 
     async def _with_key(self, topic: str, key: str) -> str:
-        """Return the positions of a topic's messages with a key; each is found at its position, too."""
+        """Return the positions of a topic's messages with a key. Check that each is found at its position too."""
         fields = {"topic": topic, "key": key, "beginTimestamp": 0, "endTimestamp": 2**62, "maxNum": 64}
         answer = await self._small.try_to(12, fields)
         found = [record.physical_offset for record in iter_records(answer.body)] if answer.code == 0 else []

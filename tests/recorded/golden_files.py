@@ -1,8 +1,8 @@
-"""Recorded answers of an earlier build in `tests/golden/`, and the comparison with what this build says.
+"""Recorded answers of an earlier build in `tests/golden/`, and their comparison with the answers of this build.
 
-A test renders what it holds still as lines of text and gives them to `compare`. With RECORD_GOLDEN=yes in the
-environment the files are written instead; their difference in git says what a change did to bytes that others read.
-Lines hold nothing that differs between machines, runs, hash seeds or versions of Python.
+A test renders stable output as lines of text and gives them to `compare`. With RECORD_GOLDEN=yes in the environment the
+files are written instead. Their difference in git shows the effect of a change on bytes that others read. Lines contain
+nothing that differs between machines, runs, hash seeds or versions of Python.
 """
 
 import difflib
@@ -15,17 +15,18 @@ import pytest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LONGEST_HEX = 400
-"""Bytes up to which `bytes_text` shows them all."""
+"""Maximum number of bytes that `bytes_text` shows in full."""
 MOST_DIFFERENCES = 60
-"""Lines of a difference that a failure shows."""
+"""Maximum number of lines of a difference in a failure."""
 
 
 def compare(
     name: str, lines: Iterable[str], *, folder: Path = GOLDEN, kept: Callable[[str], str] | None = None
 ) -> None:
-    """Fail with the difference unless `lines` are what `folder`/`name`.txt holds; with RECORD_GOLDEN=yes, write it.
+    """Fail with the difference unless `lines` equal the content of `folder`/`name`.txt.
 
-    A line has no end of its own. `kept(line)` is what of a line has to stay as it was; by default all of it.
+    With RECORD_GOLDEN=yes, write the file instead. A line must not contain a line break. `kept(line)` is the part of a
+    line that must stay the same, by default all of it.
     """
     found = list(lines)
     for line in found:
@@ -44,14 +45,14 @@ def compare(
 
 
 def recorded_bytes(path: Path) -> bytes:
-    """What a recorded file holds; fails where there is none."""
+    """Return the content of a recorded file, or fail if there is none."""
     if not path.exists():
         pytest.fail(f"{path.name} was not recorded: make golden RECORD=yes does that", pytrace=False)
     return path.read_bytes()
 
 
 def bytes_text(data: bytes | bytearray | memoryview) -> str:
-    """Bytes as one word: hexadecimal, or length and SHA-256 of what is longer than `LONGEST_HEX` bytes."""
+    """Return bytes as one word: hexadecimal up to `LONGEST_HEX` bytes, or else length and SHA-256."""
     if len(data) <= LONGEST_HEX:
         return bytes(data).hex() or "-"
     return f"{len(data)}:sha256:{hashlib.sha256(data).hexdigest()}"

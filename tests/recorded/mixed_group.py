@@ -1,6 +1,6 @@
-"""Processes of one broker group, each of the build that it is told to be: this checkout, or a work tree of a commit.
+"""Processes of one broker group, each of a chosen build: this checkout, or a work tree of a commit.
 
-All use the packages of this interpreter; what belongs to the project comes from the build's own folders.
+All use the packages of this interpreter. The project's own packages come from the build's folders.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dledger_client.testing.ports import find_free_block
 GROUP: Final = "broker-a"
 SECRET: Final = b"the secret of two builds"
 PATIENCE_S: Final = 20.0
-"""How long anything that must come may take."""
+"""Time limit of every wait, in seconds."""
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class MixedError(Exception):
-    """The builds do not work together, or one of them does not work; the text says what was seen."""
+    """Error of builds that do not work together, or of one that does not work. The text says what was seen."""
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-    """Poll until a condition holds. Raises `MixedError` that names it if it does not in time."""
+    """Poll until a condition holds. Raise `MixedError` with its name if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -44,19 +44,19 @@ def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S)
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The project's code below a folder."""
+    """Project code below a folder."""
 
     name: str
     root: Path
 
     def environment(self) -> dict[str, str]:
-        """Variables with which Python takes the project's packages from here, before those that are installed."""
+        """Return variables with which Python takes the project's packages from here, before the installed ones."""
         table = tomllib.loads((self.root / "pyproject.toml").read_text(encoding="utf-8"))
         folders = table["tool"]["hatch"]["build"]["dev-mode-dirs"]
         return os.environ | {"PYTHONPATH": os.pathsep.join(str(self.root / folder) for folder in folders)}
 
     def check(self) -> None:
-        """Raise `MixedError` if Python would take a package from elsewhere."""
+        """Raise `MixedError` if Python would take a package from another place."""
         program = "import dledger, dledger_broker; print(dledger.__file__); print(dledger_broker.__file__)"
         done = subprocess.run(
             [sys.executable, "-c", program], env=self.environment(), capture_output=True, text=True, check=False
@@ -68,7 +68,7 @@ class Build:
 
 @contextmanager
 def work_tree(ref: str, folder: Path) -> Iterator[Build]:
-    """Check a commit out into a folder that is not there yet, for as long as the context lasts."""
+    """Check a commit out into a new folder, for as long as the context lasts."""
     git = ["git", "-C", str(ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", str(folder), ref], check=True)
     try:
@@ -78,7 +78,7 @@ def work_tree(ref: str, folder: Path) -> Iterator[Build]:
 
 
 class NodeProcess:
-    """One node, with its directory and ports; `port` is the first of four."""
+    """One node, with its directory and ports. `port` is the first of four."""
 
     def __init__(self, node_id: str, build: Build, folder: Path, port: int) -> None:
         self.node_id = node_id
@@ -91,11 +91,11 @@ class NodeProcess:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Return the address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def configure(self, peers: Mapping[str, int], secret: Path) -> None:
-        """Write the configuration; `peers` are the other nodes' first ports."""
+        """Write the configuration. `peers` are the other nodes' first ports."""
         lines = [
             f'broker_group = "{GROUP}"',
             f'node_id = "{self.node_id}"',
@@ -111,7 +111,7 @@ class NodeProcess:
         self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def start(self, *, bootstrap: bool) -> None:
-        """Start the process; it is there once `status` is not None."""
+        """Start the process. It is ready once `status` is not None."""
         command = [sys.executable, "-m", "dledger_broker", "--config", str(self._config)]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -123,7 +123,7 @@ class NodeProcess:
             )
 
     def status(self) -> dict[str, Any] | None:
-        """What the node says of itself, None if it does not answer. Raises `MixedError` if it has ended or failed."""
+        """Return the node's status, or None if it does not answer. Raise `MixedError` if it has ended or failed."""
         if self._process is not None and self._process.poll() is not None:
             text = self._output.read_text(encoding="utf-8", errors="replace")
             raise MixedError(f"{self} ended with {self._process.returncode}: {text[-2000:]}")
@@ -137,7 +137,7 @@ class NodeProcess:
         return found
 
     def hand_over(self, node_id: str) -> None:
-        """Have this node, which leads, make another one lead."""
+        """Let this node, which leads, hand over to another one."""
         path = f"/leader/{node_id}"
         _, _, challenge = self._ask("PUT", path)
         code, text, _ = self._ask("PUT", path, prove(SECRET, "PUT", path, challenge))
@@ -169,7 +169,7 @@ class NodeProcess:
 
 
 class MixedGroup:
-    """A node for each of `builds`, the first of which founds the group."""
+    """Group with a node for each of `builds`. The first node founds the group."""
 
     def __init__(self, folder: Path, builds: list[Build]) -> None:
         secret = folder / "secret"
@@ -184,7 +184,7 @@ class MixedGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Start all nodes and wait until each is a voter; stop them at the end."""
+        """Start all nodes and wait until each is a voter. Stop them at the end."""
         try:
             for number, node in enumerate(self.nodes):
                 node.start(bootstrap=number == 0)
@@ -196,7 +196,7 @@ class MixedGroup:
                 node.stop()
 
     def leader(self) -> NodeProcess | None:
-        """The node that leads and takes messages."""
+        """Return the node that leads and accepts messages."""
         for node in self.nodes:
             status = node.status()
             if status is not None and status["role"] == "leader" and status["ready"]:
@@ -211,7 +211,7 @@ class MixedGroup:
         until(lambda: self.leader() is node, f"{node} leads")
 
     def is_even(self) -> bool:
-        """Whether every node has applied all that is in the leader's log."""
+        """Return whether every node has applied the leader's whole log."""
         statuses = [node.status() for node in self.nodes]
         ends = [None if status is None else status["last_index"] for status in statuses]
         applied = [None if status is None else status["applied_index"] for status in statuses]

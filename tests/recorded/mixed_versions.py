@@ -1,8 +1,9 @@
-"""A group of two nodes of an older build and one of this build: `python -m tests.recorded.mixed_versions OLD_REF`.
+"""Group of two nodes of an older build and one of this build: `python -m tests.recorded.mixed_versions OLD_REF`.
 
-Real processes on loopback.  A node of each build leads in turn: old, new, old.  Under each leader every node takes
-sends, commits and changes of topics and pins, and is asked for all of it; at the end the logs are compared byte by
-byte, and the digests of the state that the nodes have put into them.  Exit code 0: nothing differed.
+The nodes are real processes on loopback. Nodes lead in turn: of the old build, of the new one, of the old one. Under
+each leader every node gets sends, commits and changes of topics and pins, and is asked for all of them. At the end the
+logs are compared byte by byte, and so are the digests of the state that the nodes have put into them. Exit code 0 means
+that nothing differed.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from tests.recorded.mixed_group import ROOT, Build, MixedError, MixedGroup, unti
 from tests.recorded.mixed_workload import Workload
 
 MARKS_APART_S: Final = 1.1
-"""A leader marks a segment for a snapshot, and so for digests, a second after it last did, or began to lead."""
+"""Pause in seconds after which a leader writes the next snapshot mark.
+
+The pause counts from the last mark, or from the beginning of the leadership. Digests follow each mark.
+"""
 
 
 def run(group: MixedGroup) -> None:
-    """Have one node after the other lead, and compare. Raises `MixedError` for the first difference."""
+    """Let one node after the other lead, and compare. Raise `MixedError` for the first difference."""
     old, other, new = group.nodes
     with group.running():
         workload = Workload(group.nodes)
@@ -53,7 +57,7 @@ def run(group: MixedGroup) -> None:
 
 
 def compare_logs(group: MixedGroup) -> int:
-    """Return how many bytes all nodes have alike."""
+    """Return the number of bytes that all nodes have in common."""
     found = compare([verify(str(node.directory)) for node in group.nodes])
     if not found.equal:
         raise MixedError(f"the logs differ at {found.first_difference}: {found.problems}")
@@ -61,9 +65,9 @@ def compare_logs(group: MixedGroup) -> int:
 
 
 def digests(directories: Sequence[Path]) -> dict[int, int]:
-    """Return the marks at which every node said the same of its state, with the term of the first who did.
+    """Return the marks at which all nodes wrote the same digest, with the term of the first digest.
 
-    Raises `MixedError` if two nodes differ, or if not every leader's term has such a mark.
+    Raise `MixedError` if two nodes differ, or if a leader's term has no such mark.
     """
     said: dict[int, dict[str, int]] = defaultdict(dict)
     terms: dict[int, int] = {}
@@ -89,7 +93,7 @@ def digests(directories: Sequence[Path]) -> dict[int, int]:
 
 
 def main() -> int:
-    """Run; returns the exit code."""
+    """Run, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.recorded.mixed_versions", description=__doc__)
     parser.add_argument("old_ref", metavar="OLD_REF", help="commit of the older build")
     options = parser.parse_args()

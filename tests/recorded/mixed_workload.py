@@ -1,4 +1,4 @@
-"""What clients do to a group of mixed builds, and what they must find afterwards at every node of it."""
+"""Requests of clients to a group of mixed builds, and the check that every node has their results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CONSUMERS: Final = "readers"
 QUEUES: Final = 4
 SENDS_PER_NODE: Final = 40
 BODY_BYTES: Final = 12_000
-"""A round of all nodes begins a segment, at whose mark every node says what its state amounts to."""
+"""Size of a body in bytes. A round of all nodes then begins a segment, and every node writes a digest at its mark."""
 RETRIED: Final = frozenset({2, 14})
-"""Busy, and no leader known: a client asks again."""
+"""Codes after which a client asks again: busy, and no leader known."""
 
 
 class Workload:
-    """Remembers what was acknowledged, and looks for it."""
+    """Workload that remembers what was acknowledged, and looks for it."""
 
     def __init__(self, nodes: Sequence[NodeProcess]) -> None:
         self._nodes = nodes
@@ -41,13 +41,13 @@ class Workload:
 
     @property
     def acknowledged(self) -> int:
-        """How many messages have been."""
+        """Return the number of acknowledged messages."""
         return sum(map(len, self._stored))
 
-    # ---------------------------------------------------------------- what is done
+    # ---------------------------------------------------------------- requests of a round
 
     def begin(self) -> None:
-        """Make what messages need, through the last node."""
+        """Create topic and group through the last node."""
         fields = {
             "topic": TOPIC,
             "defaultTopic": "TBW102",
@@ -60,7 +60,7 @@ class Workload:
         until(lambda: all(self._understands_pins(node) for node in self._nodes), "every node tells what it understands")
 
     def round(self, name: str) -> None:
-        """Send, commit, pin, make and delete, each through every node."""
+        """Send, commit, pin, create and delete, each through every node."""
         for number, node in enumerate(self._nodes):
             for count in range(SENDS_PER_NODE):
                 self._send(node, f"{name}-{number}-{count}", count % QUEUES)
@@ -78,7 +78,7 @@ class Workload:
         return f"{answer.ext['queueId']}/{answer.ext['queueOffset']}"
 
     def _send_remembered(self, node: NodeProcess, name: str) -> None:
-        """A message and its repetition through the next node, which is answered with the same place."""
+        """Send a message, repeat it through the next node, and check that both answers name the same place."""
         unique_key = f"7F000001{name.encode().hex().upper():0>24.24}"
         where = self._send(node, unique_key, 0, idempotent="true")
         after = self._nodes[(self._nodes.index(node) + 1) % len(self._nodes)]
@@ -105,10 +105,10 @@ class Workload:
         heartbeat = HeartbeatData(f"client-of-{node.node_id}", [ProducerData("senders")], [consumer])
         self._ask(node, 34, {}, encode_heartbeat(heartbeat))
 
-    # ---------------------------------------------------------------- what must be found
+    # ---------------------------------------------------------------- checks
 
     def check(self) -> None:
-        """Raise `MixedError` for what a node does not have, or has otherwise than it was acknowledged."""
+        """Raise `MixedError` for everything that a node lacks, or has different from what was acknowledged."""
         for node in self._nodes:
             for queue_id, stored in enumerate(self._stored):
                 found = dict(self._pulled(node, queue_id, max(stored) + 1))
@@ -163,7 +163,7 @@ class Workload:
     # ---------------------------------------------------------------- requests
 
     def _ask(self, node: NodeProcess, code: int, fields: Mapping[str, object], body: bytes = b"") -> RemotingCommand:
-        """Return the answer of a request that succeeds, asking again as clients do while no leader is known."""
+        """Return the answer to a request, and repeat it as clients do while no leader is known."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             answer = self._try(node, code, fields, body)
@@ -180,15 +180,15 @@ class Workload:
         try:
             opaque = client.post(code, texts, body)
             while (answer := client.read()).opaque != opaque or not answer.is_response:
-                pass  # the broker's own requests tell that consumers came
+                pass  # requests from the broker announce new consumers
         except OSError as error:
             self._look()
             raise MixedError(f"{node} does not answer request {code}: {error}") from error
         return answer
 
     def _look(self) -> None:
-        """Raise `MixedError` if a node has failed or ended: it says more than what that does to the others."""
-        time.sleep(1)  # one that has failed takes a moment to end
+        """Raise `MixedError` if a node has failed or ended. That error says more than the errors of the other nodes."""
+        time.sleep(1)  # a node that has failed needs a moment to end
         for node in self._nodes:
             node.status()
 

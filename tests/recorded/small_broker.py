@@ -1,6 +1,6 @@
-"""A broker in this process whose files are small, at a time that the test chooses.
+"""Broker in this process with small files, at a time that the test chooses.
 
-Its log's segments have 64 KiB, each begins with a snapshot, and its views' files have a few units.
+Its log's segments have 64 KiB and begin with a snapshot each. Its views' files have a few units.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALWAYS_HOURS = 24 * 365 * 100
 
 
 class SmallBroker:
-    """The broker, a client of it, and the digest that its state had when it began to lead."""
+    """Broker with a client, and the digest of its state when it began to lead."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -50,11 +50,11 @@ class SmallBroker:
         return answer
 
     async def try_to(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> RemotingCommand:
-        """Return the answer to a request, whatever it is."""
+        """Return the answer to a request, also if it is an error."""
         return await self.client.call(code, {name: str(value) for name, value in fields.items()}, body)
 
     async def is_founded(self) -> None:
-        """Wait until a new group has recorded what it begins with."""
+        """Wait until a new group has recorded its initial state."""
         state = self.broker.machine.state
         await until(
             lambda: (
@@ -64,12 +64,13 @@ class SmallBroker:
 
     @property
     def applied_index(self) -> int:
-        """The last entry whose effect is there."""
+        """Return the index of the last applied entry."""
         return self.broker.status().applied_index
 
     async def is_marked(self, last_before: int) -> None:
-        """Wait, if an entry after `last_before` began a segment, for all that its mark brings: a snapshot, and an entry
-        with the state's digest, which would otherwise come between later ones, now here, now there.
+        """Wait for a snapshot and a digest, if an entry after `last_before` began a segment.
+
+        Otherwise the entry with the digest would come between later entries at changing places.
         """
         node = self.broker.node
         newest = node.segments()[-1].start_position
@@ -79,14 +80,14 @@ class SmallBroker:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something of which nobody is told; every caller's condition comes true once a worker is done."""
+    """Wait for a condition that no event reports. A worker makes each condition of the callers true."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 -- see above
             await asyncio.sleep(0.005)
 
 
 class Clock:
-    """The wall clock of brokers in this process, in ms since 1970."""
+    """Wall clock of brokers in this process, in ms since 1970."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -94,7 +95,10 @@ class Clock:
 
 
 def propose_digests_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each digest in the log once: a replica repeats its own until it is applied, so a slow disk has it twice."""
+    """Put each digest into the log once.
+
+    A replica repeats its own digest until it is applied, so with a slow disk the log would have it twice.
+    """
     propose = Snapshotting.propose_digest
 
     def once(self: Snapshotting, data: bytes) -> None:
@@ -107,7 +111,7 @@ def propose_digests_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have brokers of this process write them."""
+    """Let brokers of this process write small files."""
     propose_digests_once(monkeypatch)
 
     def small_log(**settings: object) -> NodeConfig:
@@ -121,7 +125,7 @@ def use_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def running(directory: Path, *, bootstrap: bool = False) -> AsyncIterator[SmallBroker]:
-    """A broker that leads; nothing goes by age, and it makes no topic that the builds before it did not make."""
+    """Run a broker that leads, without retention by age, and without topics that earlier builds did not create."""
     config = node_config(
         directory.parent,
         data_dir=str(directory),

@@ -1,62 +1,16 @@
-"""What a broker answers to every request that it knows, area by area, and what that puts into its log."""
+"""A broker's answers to every known request stay the same, area by area, and so do their entries in its log."""
 
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.recorded.areas import (
-    accounts,
-    assignments,
-    consumer_questions,
-    groups,
-    locks,
-    membership,
-    node,
-    offsets,
-    pins,
-    pop,
-    pulling,
-    queries,
-    quotas,
-    ranges,
-    recalls,
-    replies,
-    resets,
-    retries,
-    sending,
-    settings,
-    statistics,
-    topics,
-    transactions,
-)
 from tests.recorded.conversation import Record, fix_names
 from tests.recorded.golden_files import compare
 
-AREAS = (
-    sending,
-    pulling,
-    offsets,
-    membership,
-    topics,
-    groups,
-    queries,
-    ranges,
-    pins,
-    node,
-    locks,
-    transactions,
-    retries,
-    recalls,
-    pop,
-    replies,
-    assignments,
-    statistics,
-    resets,
-    consumer_questions,
-    accounts,
-    settings,
-    quotas,
-)
+FILES = sorted((Path(__file__).parent / "areas").glob("*.py"))
+AREAS = [import_module(f"tests.recorded.areas.{path.stem}") for path in FILES]
 
 
 @pytest.fixture(autouse=True)

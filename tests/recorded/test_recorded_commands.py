@@ -1,27 +1,20 @@
-"""Every command kind in the bytes in which entries carry it, and what older bytes mean."""
+"""Every command kind keeps the bytes that entries carry, and older bytes keep their meaning."""
 
 import msgspec
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
+from dledger_broker.features.access.table import TurnAccessOff, TurnAccessOn, TurnPeerTlsOn, TurnTlsOff, TurnTlsOn
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
+from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
-from dledger_broker.features.pop.commands import (
-    NO_ROW,
-    Ack,
-    AckRow,
-    Pop,
-    PopRow,
-    ResetPop,
-    Revive,
-    ReviveRow,
-)
+from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
@@ -90,6 +83,8 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("a pin of nothing", PutPin("", 0, 0, 0)),
     ("pins given up", DeletePins(("job", "other"))),
     ("group time", GroupTime(1_700_000_000_000)),
+    ("the group's identity", SetGroupIdentity("9f" * 16)),
+    ("the identity that a copy of the group has", SetGroupIdentity("3c" * 16, replaces=True)),
     ("a due message, and one that was not written", AddTimers.of([(1_700_000_000_000, 1 << 40, 300), (0, 0, 0)])),
     ("fired messages", FireTimers.of([(1_700_000_000_000, 1 << 40, 300), (1_700_000_000_000, 0, 91)])),
     ("a cancelled message", CancelTimers.of([((1 << 63) - 1, 300, 0xFFFFFFFF)])),
@@ -126,6 +121,11 @@ EXAMPLES: list[tuple[str, Command]] = [
     ("an account's end", DeleteAccount("app")),
     ("addresses that need no account", PutWhiteList(("10.0.0.7",))),
     ("keys that are set while nodes run", PutSettings({"retention_hours": "48", "property_filter": ""})),
+    ("access control of the group", TurnAccessOn()),
+    ("no access control any more", TurnAccessOff()),
+    ("TLS of the group", TurnTlsOn()),
+    ("TLS between its nodes", TurnPeerTlsOn()),
+    ("no TLS any more", TurnTlsOff()),
     ("a quota", PutQuota("topic", "T1", 100, 1 << 20)),
     ("a quota that is taken back", PutQuota("account", "app")),
 ]
@@ -142,7 +142,7 @@ OLDER: list[tuple[str, int, object, Command]] = [
     ("a group by its name alone", 18, {"config": {"groupName": "g"}}, PutGroup(SubscriptionGroupConfig("g"))),
     ("a field of a later version", 24, {"ordinal": 7, "later": [1, {"a": None}]}, SetOrdinal(7)),
 ]
-"""Payloads, as MessagePack's objects, that this version still reads."""
+"""Older payloads, as MessagePack objects, that this version still reads."""
 
 
 def test_commands_are_written_as_recorded() -> None:
@@ -155,27 +155,19 @@ def test_commands_are_written_as_recorded() -> None:
     )
 
 
-def test_each_kind_has_an_example() -> None:
+def test_each_kind_has_an_example_that_is_read_back_equal_behind_a_header_of_six_bytes() -> None:
     assert {COMMANDS.kind_of(type(command)) for _, command in EXAMPLES} == set(COMMANDS.types) == set(COMMANDS.kinds)
-    for what, command in EXAMPLES:
-        assert COMMANDS.types[COMMANDS.kind_of(type(command))] is type(command), what
-
-
-def test_what_is_written_is_read_as_an_equal_command() -> None:
     section = b"".join(COMMANDS.encode(command) for _, command in EXAMPLES)
     found = [COMMANDS.decode(kind, payload) for kind, payload in iter_commands(section)]
     assert found == [command for _, command in EXAMPLES]
     assert [type(command) for command in found] == [type(command) for _, command in EXAMPLES]
-
-
-def test_a_command_has_a_header_of_six_bytes() -> None:
+    assert COMMAND_HEADER_BYTES == 6
     for what, command in EXAMPLES:
-        encoded = COMMANDS.encode(command)
-        assert COMMAND_HEADER_BYTES == 6
-        assert int.from_bytes(encoded[:2], "big") == COMMANDS.kind_of(type(command)), what
-        assert int.from_bytes(encoded[2:6], "big") == len(encoded) - 6, what
+        encoded, kind = COMMANDS.encode(command), COMMANDS.kind_of(type(command))
+        assert COMMANDS.types[kind] is type(command), what
+        assert encoded[:6] == kind.to_bytes(2, "big") + (len(encoded) - 6).to_bytes(4, "big"), what
 
 
-def test_what_older_and_later_versions_wrote_is_read() -> None:
+def test_commands_of_older_and_later_versions_are_read() -> None:
     for what, kind, fields, command in OLDER:
         assert COMMANDS.decode(kind, msgspec.msgpack.encode(fields)) == command, what

@@ -1,5 +1,7 @@
-"""What operators are told of configurations: every key of every component with values that it may not have, keys that
-do not exist, are missing or contradict each other, and files that are none, in TOML and as RocketMQ's `broker.conf` and
+"""Error texts about configurations stay the same.
+
+The recording covers wrong values for every key of every component. It also covers keys that are unknown, missing or
+contradict each other, and files that are no configuration. The formats are TOML and RocketMQ's `broker.conf` and
 `namesrv.conf`.
 """
 
@@ -15,9 +17,9 @@ from typing import Any
 import pytest
 
 from dledger.config import NodeConfig
-from dledger.config_keys.reading import Keys
 from dledger.errors import ConfigError as LogConfigError
-from dledger.net.secret import read_secret
+from dledger_base.config_keys.reading import Keys
+from dledger_base.secret import read_secret
 from dledger_broker import broker_conf
 from dledger_broker import config as broker
 from dledger_broker.config import BrokerConfig
@@ -48,12 +50,12 @@ MINIMAL = {"broker_group": '"g"', "node_id": '"n0"', "data_dir": '"data"'}
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files have names without a directory in texts."""
+    """Change into a temporary directory, so that texts name files without a directory."""
     monkeypatch.chdir(tmp_path)
 
 
 def refusal_of(load: Callable[[], object]) -> str | None:
-    """Return why a configuration is refused, None if it is not."""
+    """Return the reason why a configuration is refused, or None if it is accepted."""
     try:
         load()
     except REFUSED as error:
@@ -62,12 +64,12 @@ def refusal_of(load: Callable[[], object]) -> str | None:
 
 
 def quoted(key: str) -> str:
-    """A key as it stands in TOML, where a bare one with dots names tables."""
+    """Return a key as TOML needs it: a bare key with dots would name tables."""
     return f'"{key}"' if "." in key else key
 
 
 def broker_in(file: str, keys: Mapping[str, str], missing: str = "") -> str | None:
-    """Return what is said of a broker's file with `keys` beside those that it needs, without the file's name."""
+    """Return the error for a broker's file with `keys` and the required keys, without the file's name."""
     quote = str if file.endswith(".toml") else lambda value: value.strip('"')
     table = {key: quote(value) for key, value in MINIMAL.items() if key != missing} | dict(keys)
     name = quoted if file.endswith(".toml") else str
@@ -77,7 +79,7 @@ def broker_in(file: str, keys: Mapping[str, str], missing: str = "") -> str | No
 
 
 def name_server_in(keys: Mapping[str, str], file: str = "n.toml") -> str | None:
-    """Return what is said of a name server's file, without the file's name."""
+    """Return the error for a name server's file, without the file's name."""
     name = quoted if file.endswith(".toml") else str
     Path(file).write_text("".join(f"{name(key)} = {value}\n" for key, value in keys.items()), encoding="utf-8")
     said = refusal_of(lambda: name_server.load_config(Path(file), {}))
@@ -85,7 +87,7 @@ def name_server_in(keys: Mapping[str, str], file: str = "n.toml") -> str | None:
 
 
 def tried(keys: Iterable[str], values: Iterable[str], told: Callable[[Mapping[str, str]], str | None]) -> Iterator[str]:
-    """Yield for every key what it takes of the values, and what is said of the others."""
+    """Yield for every key the values that it accepts, and the errors for the others."""
     for key in keys:
         said = {value: told({key: value}) for value in values}
         yield f"== {key} takes {' '.join(value for value, text in said.items() if text is None) or 'none'}"
@@ -99,7 +101,7 @@ def misspelled(keys: Iterable[str]) -> Iterator[str]:
 
 
 def stock_names(contradictions: Iterable[Mapping[str, str]], keys: Keys) -> list[str]:
-    """Return RocketMQ's names of keys, each of which has to stand in `contradictions`, in their order."""
+    """Return RocketMQ's names of keys in the order of `contradictions`, which must contain each of them."""
     aliases = list(dict.fromkeys(name for names in contradictions for name in names if name in keys.aliases))
     assert set(aliases) == set(keys.aliases)
     return aliases
@@ -237,7 +239,7 @@ def test_keys_of_a_name_server_that_do_not_go_together() -> None:
     )
 
 
-def test_files_that_are_none() -> None:
+def test_errors_of_unreadable_configuration_files_equal_the_recording() -> None:
     Path("folder.toml").mkdir()
     Path("latin.toml").write_bytes(b'# a\nnode_id = "\xe4"\n')
     Path("latin.conf").write_bytes(b"brokerName=\xe4\n")
@@ -256,7 +258,7 @@ def test_files_that_are_none() -> None:
 
 
 def without_tomls_own_words(said: str | None) -> str:
-    """Leave out what Python's reader says, which is Python's to change."""
+    """Leave out the text of Python's TOML parser, which may change with Python."""
     if said is None:
         return "taken"
     for own in ("is not TOML: ", "not a TOML file: "):
@@ -265,7 +267,7 @@ def without_tomls_own_words(said: str | None) -> str:
     return said
 
 
-SECRETS = {"absent": None, "short": (b"  secret \n", 0o600), "open": (b"s" * 32, 0o640), "good": (b"s" * 16, 0o400)}
+SECRETS = {"absent": None, "short": (b"  secret \n", 0o600), "open": (b"s" * 32, 0o644), "good": (b"s" * 16, 0o400)}
 
 
 def test_secrets() -> None:
@@ -300,7 +302,7 @@ def test_settings_of_the_log() -> None:
     compare("surfaces/config_log", lines)
 
 
-def test_what_an_operator_is_warned_of() -> None:
+def test_operator_warnings_equal_the_recording() -> None:
     lines = []
     cases: tuple[dict[str, Any], ...] = ({}, {"host": "0.0.0.0", "advertised_host": "h", "flush": "async"})
     for keys in cases:

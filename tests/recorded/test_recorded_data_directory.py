@@ -1,7 +1,7 @@
-"""A broker's data directory that an earlier build wrote is opened, and holds what it held; so does one of this build.
+"""A broker's data directory from an earlier build can be opened and keeps its content. So does one of this build.
 
-`tests/golden/data_directory.tar.xz` has the directory twice: stopped in good order, and as a kill left it.  It is
-written once, by the first recording, and stays when the texts beside it are recorded anew.
+`tests/golden/data_directory.tar.xz` has the directory twice: after a clean stop, and after a kill. The first recording
+writes the archive. It stays when the texts beside it are recorded again.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ STATES = ("stopped", "killed")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time of brokers in this process: leases do not end, and nothing is too old, whenever a test runs."""
+    """Fix the time of brokers in this process, so that no lease ends and no message is too old."""
     use_small_files(monkeypatch)
     return Clock(monkeypatch, START_MS)
 
 
 async def written(folder: Path, clock: Clock) -> Path:
-    """Have this build write the directories of `STATES` below a folder."""
+    """Write the directories of `STATES` below a folder with this build."""
     await write(folder / "stopped", folder / "killed", clock)
     return folder
 
 
 @pytest.fixture
 async def recorded(tmp_path: Path, clock: Clock) -> Path:
-    """The directories of `STATES` out of the archive, which is made if it is to be recorded and is not there."""
+    """Extract the directories of `STATES` from the archive. When recording, create the archive if it is missing."""
     if os.environ.get("RECORD_GOLDEN") == "yes" and not ARCHIVE.exists():
         pack(await written(tmp_path / "made", clock), ARCHIVE)
     with tarfile.open(fileobj=io.BytesIO(recorded_bytes(ARCHIVE)), mode="r:xz") as archive:
-        if hasattr(tarfile, "data_filter"):  # Debian's Python 3.11.2 has none
+        if hasattr(tarfile, "data_filter"):  # Debian's Python 3.11.2 has no such filter
             archive.extractall(tmp_path / "recorded", filter="data")
         else:
-            archive.extractall(tmp_path / "recorded")  # the archive is this repository's own
+            archive.extractall(tmp_path / "recorded")  # the archive comes from this repository
     return tmp_path / "recorded"
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Pack files without whose they were, and without the lock that a running node holds."""
+    """Pack files without their owners, and without the lock that a running node holds."""
 
     def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.uid = member.gid = 0
@@ -69,13 +69,13 @@ def pack(folder: Path, target: Path) -> None:
 
 
 async def contents(directory: Path) -> list[str]:
-    """Return what a broker that starts in a directory says that it holds."""
+    """Return the content that a broker reports after it starts in a directory."""
     async with running(directory) as small:
         return await Contents(small).lines()
 
 
 def files_report(directory: Path) -> list[str]:
-    """Return what an offline check says of a directory, and then what recovery makes of it."""
+    """Return the report of an offline check of a directory, and then the result of its recovery."""
     checked = asdict(verify(str(directory)))
     del checked["directory"]
     node = "broker-a-n0"
@@ -98,7 +98,7 @@ def files_report(directory: Path) -> list[str]:
 
 
 def facts(where: str, values: dict[str, object]) -> list[str]:
-    """Return a line for each value, without names of classes, which may change."""
+    """Return a line for each value, without class names, which may change."""
     return [f"{where}: {name}: {msgspec.json.encode(value).decode()}" for name, value in sorted(values.items())]
 
 
@@ -108,17 +108,17 @@ def test_the_files_of_an_earlier_build_are_recovered_as_they_were(recorded: Path
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_broker_finds_in_the_files_of_an_earlier_build_what_was_there(recorded: Path, state: str) -> None:
+async def test_a_broker_reads_the_contents_of_files_of_an_earlier_build(recorded: Path, state: str) -> None:
     compare("data_directory_contents", await contents(recorded / state))
 
 
 def without_digest(line: str) -> str:
-    """A line of `contents`; the digest has what this build understands, which is more than the earlier one did."""
+    """Remove the digest from `contents`: this build understands more commands than the earlier one, so it differs."""
     return "" if line.startswith("digest ") else line
 
 
 async def test_directories_of_this_build_hold_the_same(tmp_path: Path, clock: Clock) -> None:
-    """They are never recorded: `data_directory_contents` has the digest of the earlier build."""
+    """Directories of this build are never recorded: `data_directory_contents` has the digest of the earlier build."""
     folder = await written(tmp_path, clock)
     earlier = recorded_bytes(GOLDEN / "data_directory_contents.txt").decode().splitlines()
     for state in STATES:

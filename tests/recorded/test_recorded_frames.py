@@ -1,4 +1,4 @@
-"""What the nodes of a broker group say to each other about their clients, and to name servers about themselves."""
+"""Frames between the nodes of a broker group about their clients, and those to name servers, stay the same."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ PEERS = {name: Address("10.0.0.2", 20_000 + number) for number, name in enumerat
 REFUSED, SETTLED = b"\x01" + bytes(7) + b"\x07", b"\x02"
 QUEUE = {"topic": "T1", "queueId": "0"}
 OLDER_TABLE = msgspec.msgpack.encode((2, "", True, (), (), False))
-"""Of a version that told less."""
+"""Client table of a version that sent fewer fields."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def broker_of_three(record: Record, what: str) -> Broker:
 
 
 class Exchange:
-    """One channel between the nodes of a group: what this node submits is written down and answered by the test."""
+    """Channel between the nodes of a group. It records this node's requests, and the test answers them."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._broker = broker
@@ -57,7 +57,7 @@ class Exchange:
         await self._broker.settle()
 
     async def receive(self, sender: str, handler: Callable[..., None], data: bytes) -> None:
-        """Have a request of another node handled."""
+        """Let another node's request be handled."""
         self._broker.note_event(f"< {sender} {self._name}: {bytes_text(data)}")
         handler(ReplicaId(sender, "0" * 8), data, self._reply)
         await self._broker.settle()
@@ -107,7 +107,7 @@ async def passed_on(record: Record) -> None:
 
 
 def answered(opaque: int, serialize_type: int = 0) -> bytes:
-    """What the leader has answered."""
+    """Return an answer of the leader."""
     command = RemotingCommand(0, opaque, FLAG_RESPONSE, ext={"queueId": "0"}, body=b"as it is")
     command.serialize_type = serialize_type
     return b"\x00" + encode_command(command)
@@ -132,7 +132,7 @@ async def taken_over(record: Record) -> None:
 
 
 def envelope(command: RemotingCommand, epoch: int = 0) -> bytes:
-    """A request as another node passes it on."""
+    """Return a request as another node forwards it."""
     frame = encode_command(command)
     header = frame[8 : 8 + int.from_bytes(frame[5:8], "big")]
     fields = ("n1/7", "10.0.0.9", 40_000, ("c1",), 5, command.serialize_type, header, command.body, epoch)
@@ -247,7 +247,7 @@ async def test_registrations_are_as_recorded(monkeypatch: pytest.MonkeyPatch) ->
     assert registers.changes(third, registers.identity) is None, "a node in another role tells all"
     tell("another one leads", registers.registration(registers.identity))
     tell("a sign of life", registers.comparison(registers.identity))
-    tell("it leaves", registers.farewell(3))
+    tell("it leaves", registers.unregistration(3))
     monkeypatch.setattr(registration, "MAX_PLAIN_BYTES", 100)
     registers = registration.Registrar(broker.memory.machine, broker.served.group, broker.config)
     command = registers.registration(registers.identity)

@@ -1,7 +1,7 @@
-"""Help of every command: the `dledger` tree, what `python -m` runs of each component, the simulators.
+"""The help of every command stays the same: the `dledger` tree, `python -m` of each component, and the simulators.
 
-It is described by what our code gives click and argparse, whose own wording and line breaks differ between versions and
-terminals. A simulator goes by what it simulates: its module may move.
+The recording describes the arguments that our code gives to click and argparse. Their own wording and line breaks
+differ between versions and terminals. A simulator is named by what it simulates, since its module may move.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.recorded.golden_files import compare
 
 WIDE = 10_000
 GROWING = {"--mutant", "--scenario"}
-"""Options of simulators whose choices are its known bugs and scenarios: they grow with its tests, for nobody else."""
+"""Options of simulators whose choices are its known bugs and scenarios, which grow with its tests only."""
 
 SIMULATORS: dict[str, click.Command] = {
     "simulator of the log": simulator_cli.command("NAME", "dledger_sim.log.lab"),
@@ -34,7 +34,7 @@ PROCESSES: dict[str, Callable[[list[str]], int]] = {"broker": broker.main, "name
 
 
 def tree(command: click.Command, words: str, parent: click.Context | None = None) -> Iterator[str]:
-    """Yield the description of a command and of all below it."""
+    """Yield the description of a command and of all its subcommands."""
     context = click.Context(command, info_name=words.rpartition(" ")[2], parent=parent)
     yield f"== {words}"
     yield from paragraphs(command.help or "")
@@ -52,7 +52,7 @@ def tree(command: click.Command, words: str, parent: click.Context | None = None
 
 
 def without_known_bugs(line: str) -> str:
-    """The line without the names that `mutants` takes: they grow with the simulator's tests, too."""
+    """Remove the names that `mutants` accepts from a line: they grow with the simulator's tests too."""
     return re.sub(r"^    names \(choice of [^)]*\)", "    names", line)
 
 
@@ -64,7 +64,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def described(parameter: click.Parameter) -> str:
-    """How a parameter is given, what it takes, what holds without it, and its help."""
+    """Return names, type, default and help of a parameter."""
     facts = [kind_of(parameter), *facts_of(parameter)]
     names = "/".join(("|".join(parameter.opts), *parameter.secondary_opts))
     text = getattr(parameter, "help", None)

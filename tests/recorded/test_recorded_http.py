@@ -1,5 +1,7 @@
-"""What the HTTP ports of broker and name server show: names, types and help of metrics, keys of the status, and the
-texts for probes and for those who change a group.
+"""The HTTP ports of broker and name server keep their output.
+
+The recording has names, types and help of metrics, keys of the status, and the texts for probes and for changes of a
+group.
 """
 
 from __future__ import annotations
@@ -14,14 +16,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import pytest
 from aiohttp import ClientSession, web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from dledger.errors import LogError
-from dledger.loop_holds import Held, LoopHolds
 from dledger.net.proof import prove
 from dledger.replica.status import LoopLateness, NodeStatus, PeerStatus
+from dledger_base.audit_log import AuditLog
+from dledger_base.doorman import DoorCounters
+from dledger_base.loop_holds import Held, LoopHolds
+from dledger_base.secret import GroupSecrets
 from dledger_broker.features.quotas.table import NAME as QUOTAS
 from dledger_broker.frontend import http as broker_http
 from dledger_broker.kernel.node_status import BrokerStatus
@@ -32,16 +38,22 @@ from dledger_namesrv import http as name_server_http
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.metrics import NameServerCounters
 from dledger_namesrv.table import RouteTable
-from dledger_serving.doorman import DoorCounters
 from tests.broker.broker_in_process import Client, node_config, running
 from tests.recorded.golden_files import compare
+
+
+@pytest.fixture(autouse=True)
+def no_page_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dledger_base.metrics_page.SHORTEST_S", 0.0)
+    monkeypatch.setattr("dledger_base.metrics_page.REST", 0.0)
+
 
 SECRET = b"s" * 32
 PEER = PeerStatus("broker-a-n1", True, 30, 11, 250, "replicate", 15, -1500)
 
 
 class Shown:
-    """A real broker's numbers, beside a status and a group that tests choose."""
+    """Node with a real broker's numbers, and with status and group set by the test."""
 
     def __init__(self, broker: Broker) -> None:
         self.config = SimpleNamespace(host="127.0.0.1", http_port=0)
@@ -54,12 +66,13 @@ class Shown:
             loop_held=[Held("apply", 4, 0.25, 0.125)],
         )
         self.node = self
-        self.group_secret: bytes | None = SECRET
+        self.group_secret: GroupSecrets | None = GroupSecrets(SECRET)
         self.holds = LoopHolds()
         self.is_draining = False
         self.is_introduced = True
-        self.http_tls = None
+        self.http_tls = self.metrics_token = None
         self.access_obstacle: str | None = None
+        self.audit_log = AuditLog()
         self.takes_over = True
 
     def status(self) -> NodeStatus:
@@ -71,6 +84,9 @@ class Shown:
 
     def counters(self) -> Mapping[str, int]:
         return self._broker.counters()
+
+    def trimmed(self) -> Mapping[str, tuple[int, int]]:
+        return self._broker.trimmed()
 
     def job_failures(self) -> Mapping[str, int]:
         return self._broker.job_failures()
@@ -91,7 +107,7 @@ class Shown:
 
 
 class Port:
-    """Requests to an HTTP port."""
+    """Client of an HTTP port."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
@@ -100,7 +116,7 @@ class Port:
         return (await self.ask("GET", path))[1]
 
     async def ask(self, method: str, path: str, authorization: str = "") -> tuple[int, str, str]:
-        """Return code, text and challenge of the answer."""
+        """Return status code, text and challenge of the answer."""
         headers = {"Authorization": authorization} if authorization else {}
         async with self._session.request(method, path, headers=headers) as answer:
             return answer.status, await answer.text(), answer.headers.get("WWW-Authenticate", "")
@@ -131,7 +147,7 @@ async def active(broker: Broker, feature: str) -> None:
 
 @asynccontextmanager
 async def broker_port(tmp_path: Path) -> AsyncIterator[tuple[Shown, Port]]:
-    """A leader that has stored a message, a consumer group's offset and a quota."""
+    """Run a leader that has stored a message, a consumer group's offset and a quota."""
     async with running(node_config(tmp_path), bootstrap=True) as broker:
         client = await Client.connect(broker.listener.port)
         assert (await client.send(b"hello")).code == 0
@@ -147,7 +163,7 @@ async def broker_port(tmp_path: Path) -> AsyncIterator[tuple[Shown, Port]]:
 
 
 class ObservedServer:
-    """A name server that has counted one request."""
+    """Name server that has counted one request."""
 
     def __init__(self) -> None:
         self.config = NameServerConfig(http_port=0)
@@ -157,18 +173,20 @@ class ObservedServer:
         self.connection_count = self.watch_count = self.watch_bytes = 0
         self.failure = ""
         self.door_counters = DoorCounters()
-        self.tls = self.http_tls = None
+        self.tls = self.http_tls = self.metrics_token = None
 
 
 def families(text: str) -> dict[str, Metric]:
-    """Return the metrics that are ours; those of the process are prometheus-client's, and other on other systems."""
+    """Return our own metrics. The metrics of the process come from prometheus-client and differ between systems."""
     found = {family.name: family for family in text_string_to_metric_families(text)}
     return {name: found[name] for name in sorted(found) if not name.startswith("process_")}
 
 
 def described(found: Mapping[str, Metric]) -> Iterator[str]:
-    """Yield name, type, labels and help of each metric; a label that tells samples of one family apart with its values,
-    unless those are names of the deployment.
+    """Yield name, type, labels and help of each metric.
+
+    A label that distinguishes samples of one family is listed with its values, unless these are names of the
+    deployment.
     """
     for name, family in found.items():
         assert family.samples, f"{name} has no sample: nobody sees its labels"
@@ -198,7 +216,7 @@ async def test_metrics_of_a_name_server() -> None:
 
 
 def fields_of(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every key of a struct's JSON, those inside of it too, with the type that a reader finds there."""
+    """Yield every key of a struct's JSON, nested ones too, with the JSON type of its value."""
     hints = typing.get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
         key, hint = f"{path}{field.encode_name}", hints[field.name]
@@ -219,7 +237,7 @@ def type_name(hint: object) -> str:
 
 
 def keys_in(value: object, path: str = "") -> Iterator[str]:
-    """Yield every key of a decoded JSON, as `fields_of` writes them."""
+    """Yield every key of decoded JSON, in the form of `fields_of`."""
     if isinstance(value, list):
         for inner in value:
             yield from keys_in(inner, f"{path}[]")
@@ -251,7 +269,7 @@ STATES: tuple[tuple[str, dict[str, object], dict[str, bool]], ...] = (
 )
 
 
-async def test_what_probes_are_told(tmp_path: Path) -> None:
+async def test_probe_answers_equal_the_recording(tmp_path: Path) -> None:
     lines = []
     async with broker_port(tmp_path) as (shown, port):
         usual = shown.now
@@ -269,7 +287,7 @@ async def test_what_probes_are_told(tmp_path: Path) -> None:
 CHANGES = (("PUT", "/leader/broker-a-n1"), ("PUT", "/leader/nobody"), ("DELETE", "/members/broker-a-n1"))
 
 
-async def test_what_those_are_told_who_change_a_group(tmp_path: Path) -> None:
+async def test_answers_to_group_changes_equal_the_recording(tmp_path: Path) -> None:
     async with broker_port(tmp_path) as (shown, port):
         answers = {
             "proven": [await port.ask_proven(*change) for change in (*CHANGES, ("DELETE", "/members/nobody"))],
@@ -300,13 +318,13 @@ def asked_and_told(answers: Mapping[str, Iterable[tuple[int, str, str]]]) -> Ite
 
 
 class Inner(msgspec.Struct, rename={"share": "share_permille"}):
-    """A part of another struct."""
+    """Nested struct."""
 
     share: int
 
 
 class Outer(msgspec.Struct):
-    """A struct with parts."""
+    """Struct with nested structs."""
 
     one: Inner | None
     many: list[Inner]

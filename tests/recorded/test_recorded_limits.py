@@ -1,6 +1,6 @@
-"""Times and limits that modules name: most act too rarely for a test or a simulated run to notice another value.
+"""Times and limits in modules stay the same. Most act too rarely for a test or a simulated run to notice another value.
 
-Each is known by its name, wherever its module lies; one that is new is no change.
+Each is identified by its name, in any module. A new name is no change.
 """
 
 import ast
@@ -12,14 +12,14 @@ from pathlib import Path
 from tests.recorded.golden_files import GOLDEN, compare, recorded_bytes
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("dledger/dledger", "broker/dledger_broker", "serving/dledger_serving")
+PACKAGES = ("dledger/dledger", "broker/dledger_broker", "base/dledger_base")
 NOT_SERVING = ("testing",)
-"""What no node runs."""
+"""Packages that no node runs."""
 WRITTEN_OUT = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
 
 
 def numbers_in(source: str) -> Iterator[str]:
-    """Times (`_S`, `_MS`) and limits (`MAX_`, `MIN_`) at the top of a module that are written out there: NAME VALUE."""
+    """Yield times (`_S`, `_MS`) and limits (`MAX_`, `MIN_`) with literal values of a module, as NAME VALUE."""
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.AnnAssign):
             target, value = statement.target, statement.value
@@ -48,7 +48,7 @@ def all_numbers() -> list[str]:
     )
 
 
-def test_times_and_limits_are_what_they_were() -> None:
+def test_times_and_limits_equal_the_recording() -> None:
     found = all_numbers()
     if os.environ.get("RECORD_GOLDEN") == "yes":
         compare("times_and_limits", found)
@@ -57,7 +57,7 @@ def test_times_and_limits_are_what_they_were() -> None:
     assert not changed, f"{sorted(changed)} were recorded, {sorted(Counter(found) - Counter(before))} are new"
 
 
-def test_times_and_limits_are_found_where_modules_name_them() -> None:
+def test_times_and_limits_are_found_in_module_constants() -> None:
     source = (
         "A_S: Final = 0.02\n_MAX_BYTES = 1 << 20\nMIN_C: int\nMAX_D = A_S\nMAX_E = 'e'\nMAX_F = True\nSIZE = 3\n"
         "MIN_G = -1\nif A_S:\n    H_MS = 2\n"

@@ -1,4 +1,4 @@
-"""Frames between the nodes of a group, as the log writes them: handshakes, messages, data of its channels, requests."""
+"""Frames between the nodes of a group stay the same: handshakes, messages, data of the log's channels, requests."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -14,9 +14,10 @@ from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
 from dledger.net.handshake import PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.links import Links
 from dledger.net.requests import RequestChannel
+from dledger.replica.asking import GroupKnowledge
 from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
 from dledger.replica.repair import Repairer
-from dledger.replica.returning import Returning, Standing, StandingDesk
+from dledger.replica.returning import AnswerDesk, ReturnInquiry
 from dledger.replica.snapshot_keeper import SnapshotKeeper
 from dledger.replica.transfer import SnapshotReceiver, SnapshotSender
 from dledger.store.damage import CorruptRange
@@ -52,7 +53,7 @@ MESSAGES: tuple[tuple[str, m.Message], ...] = (
 
 
 class Wire:
-    """The other end of what links send: their frames as lines."""
+    """Other end of the links. It records their frames as lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -100,7 +101,7 @@ def frames_in(data: bytes) -> list[Frame]:
 # ---------------------------------------------------------------- messages and data
 
 
-def test_messages_are_sent_as_recorded_and_read_as_they_were() -> None:
+def test_peer_messages_are_sent_as_recorded_and_read_back_equal() -> None:
     wire = Wire()
     lines = []
     for what, message in MESSAGES:
@@ -143,7 +144,7 @@ def hello(node: ReplicaId, group: str = "broker-a") -> Hello:
 
 
 def shake(dialler: Handshake, acceptor: Handshake) -> list[str]:
-    """What both say to each other, in turns."""
+    """Return everything that both sides send to each other, in turns."""
     lines = []
     said = {"acceptor": acceptor.start(), "dialler": dialler.start()}
     while any(said.values()):
@@ -197,12 +198,12 @@ def test_requests_between_nodes_are_as_recorded() -> None:
 
 def test_a_node_that_lost_something_asks_as_recorded() -> None:
     wire, env = Wire(), FakeEnvironment()
-    waits = Returning("n0", LostDirectoryError("log/0 is gone", "start it with --accept-loss"), ["n1"], env)
+    waits = ReturnInquiry("n0", LostDirectoryError("log/0 is gone", "start it with --accept-loss"), ["n1"], env)
     ended: list[object] = []
     waits.start(wire.links, ended.append)
     waits.on_data(PEER, 253, b"\x00")
-    for standing in (Standing(), Standing(False, MEMBERS, "n1"), Standing(True, MEMBERS, "n1", "")):
-        desk = StandingDesk(wire.links, lambda standing=standing: standing, lambda confirmed: confirmed(None))
+    for standing in (GroupKnowledge(), GroupKnowledge(False, MEMBERS, "n1"), GroupKnowledge(True, MEMBERS, "n1", "")):
+        desk = AnswerDesk(wire.links, lambda standing=standing: standing, lambda confirmed: confirmed(None))
         desk.on_data(PEER, b"\x00")
     answer = frames_in(wire.frames[-1])[0].payload
     waits.on_data(PEER, 253, answer)
@@ -222,10 +223,10 @@ def test_a_snapshot_is_sent_as_recorded() -> None:
         PEER,
         meta,
         m.InstallSnapshot.of(7, meta),
-        still_wanted=lambda: True,
-        sent=lambda: events.append("sent"),
-        broken=lambda: events.append("broken"),
-        rotten=lambda: events.append("rotten"),
+        is_wanted=lambda: True,
+        on_sent=lambda: events.append("sent"),
+        on_broken=lambda: events.append("broken"),
+        on_rotten=lambda: events.append("rotten"),
     ).start()
     env.run_ready()
     assert events == ["sent"]
@@ -237,7 +238,7 @@ def test_a_snapshot_is_sent_as_recorded() -> None:
         store,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         Unfailing(),
-        taken=lambda _sender, _data: None,
+        on_taken=lambda _sender, _data: None,
     )
     for piece in pieces:
         receiver.on_data(PEER, frames_in(piece)[0].payload)
@@ -246,7 +247,7 @@ def test_a_snapshot_is_sent_as_recorded() -> None:
 
 
 class Rotten:
-    """A log of 1 MiB with a hole of 300 KiB, and a snapshot that rotted."""
+    """Log of 1 MiB with a hole of 300 KiB, and a rotten snapshot."""
 
     first_position, durable_position, end_position, segment_bytes = 0, 1 << 20, 1 << 20, 1 << 20
     corrupt_ranges = (CorruptRange(1_000, 301_000, 3, 90),)

@@ -1,4 +1,7 @@
-"""Rights: what each request code asks for where access control is on; codes not listed are for administrators."""
+"""Each request code keeps the right that it requires where access control is on.
+
+Codes that are not listed are for administrators.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of states that cover each table, in the bytes that a replica sends and keeps, with the states' digests."""
+"""Snapshots of states that cover each table keep the bytes that a replica sends and stores, and the states' digests."""
 
 import hashlib
 import struct
@@ -9,9 +9,11 @@ import pytest
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features import COMMANDS, FEATURES
+from dledger_broker.features.access.table import TurnAccessOn, TurnPeerTlsOn, TurnTlsOn
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, EndTimers, FireTimers
+from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
@@ -37,14 +39,14 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.recorded.golden_files import bytes_text, compare
 
 NOW = 5_000.0
-"""The event loop's clock when a snapshot is taken."""
+"""Time of the event loop's clock when a snapshot is taken, in seconds."""
 STORE_MS = 1_700_000_000_000
 MANY = 2 * ROWS_PER_FRAME + 7
-"""Rows of a table that takes three frames."""
+"""Number of rows of a table that needs three frames."""
 
 
 class Replica:
-    """A state, and the entries that it applies one after the other."""
+    """State with the entries that it applies."""
 
     def __init__(self) -> None:
         self.state = BrokerState(FEATURES)
@@ -52,8 +54,8 @@ class Replica:
         self._position = 1 << 33
 
     def apply(self, *commands: Command, store_ms: int = STORE_MS, at: float = NOW) -> None:
-        """Apply an entry whose first record has this store time, at a time of the event loop's clock."""
-        record = bytes(STORE_TIMESTAMP_PLACE) + store_ms.to_bytes(8, "big")  # applying reads no more of it
+        """Apply an entry with this store time of its first record, at a time of the event loop's clock."""
+        record = bytes(STORE_TIMESTAMP_PLACE) + store_ms.to_bytes(8, "big")  # applying reads no further field
         section = b"".join(map(COMMANDS.encode, commands))
         entry = CommittedEntry(self._index, 1, self._position, record, section)
         self.state.apply(entry, Changes(self.state.tables), COMMANDS)
@@ -62,7 +64,7 @@ class Replica:
         self._index, self._position = self._index + 1, entry.end
 
     def store(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """Have a queue's messages stored up to an offset."""
+        """Set a queue's end, as if messages were stored up to an offset."""
         queue = self.state.topics[topic].queue(queue_id)
         queue.next_offset = queue.staged_offset = next_offset
         self.state.topic_table.queues_changed((queue,))
@@ -86,7 +88,7 @@ def queues(replica: Replica) -> None:
     created = replica.state.topics["orders"].created_position
     replica.store("orders", 1, 12)
     replica.store("orders", 0, 1 << 40)
-    replica.state.topics["orders"].queue(7)  # nothing was ever stored in it
+    replica.state.topics["orders"].queue(7)  # this queue never held a message
     replica.apply(TrimQueues(1 << 34, (("orders", created, 1, 12), ("orders", created, 0, 5), ("absent", 1, 0, 9))))
 
 
@@ -126,6 +128,7 @@ def ordinal(replica: Replica) -> None:
 
 def group_time(replica: Replica) -> None:
     replica.apply(GroupTime(STORE_MS + 60_000), GroupTime(STORE_MS))
+    replica.apply(SetGroupIdentity("9f" * 16))
 
 
 def pins(replica: Replica) -> None:
@@ -182,6 +185,14 @@ def reset(replica: Replica) -> None:
 def quotas(replica: Replica) -> None:
     replica.apply(PutQuota("topic", "T1", 100, 1 << 20), PutQuota("account", "app", 5))
     replica.apply(PutQuota("topic", "T1", 200), PutQuota("topic", "T2", 1), PutQuota("topic", "T2"))
+
+
+def access(replica: Replica) -> None:
+    replica.apply(TurnAccessOn())
+
+
+def tls(replica: Replica) -> None:
+    replica.apply(TurnTlsOn(), TurnPeerTlsOn())
 
 
 def settings(replica: Replica) -> None:
@@ -259,60 +270,28 @@ def fill_eras(replica: Replica, window_ms: int, step: int = 4_000) -> None:
 
 def everything(replica: Replica) -> None:
     for fill in (
-        queues,
-        topics,
-        groups,
-        offsets_with_committers,
-        features,
-        ordinal,
-        pins,
-        remembered_sends,
-        timers,
-        group_time,
+        queues, topics, groups, offsets_with_committers, features, ordinal, pins, remembered_sends, timers, group_time,
         halves,
-    ):
+    ):  # fmt: skip
         fill(replica)
 
 
 def remembered(count: int, first: int) -> RememberSends:
-    """Rows with families and members that differ, at positions from `first` on."""
+    """Return rows with different families and members, at positions from `first` on."""
     numbers = range(first + 1, first + 1 + count)
     families = [number * 2_654_435_761 & 0xFFFFFFFF for number in numbers]
     members = [1 << number % 16 for number in numbers]
     return RememberSends(struct.pack(f">{count}I{count}H{count}Q", *families, *members, *(n << 10 for n in numbers)))
 
 
+LARGE: tuple[Callable[[Replica], None], ...] = (
+    *(many_topics, many_queues, many_groups, many_offsets, many_pins),
+    *(more_than_an_era_of_sends, an_era_of_which_some_sends_have_expired),
+)
 STATES: tuple[Callable[[Replica], None], ...] = (
-    empty,
-    topics,
-    queues,
-    groups,
-    offsets_of_nobody,
-    offsets_with_committers,
-    features,
-    ordinal,
-    group_time,
-    pins,
-    locks,
-    popped,
-    request_modes,
-    reset,
-    accounts,
-    settings,
-    quotas,
-    limits_alone,
-    remembered_sends,
-    remembered_no_more,
-    timers,
-    halves,
-    many_topics,
-    many_queues,
-    many_groups,
-    many_offsets,
-    many_pins,
-    more_than_an_era_of_sends,
-    an_era_of_which_some_sends_have_expired,
-    everything,
+    *(empty, topics, queues, groups, offsets_of_nobody, offsets_with_committers, features, ordinal, group_time, pins),
+    *(locks, popped, request_modes, reset, accounts, settings, quotas, access, tls, limits_alone, remembered_sends),
+    *(remembered_no_more, timers, halves, *LARGE, everything),
 )
 
 
@@ -327,7 +306,7 @@ def stream_of(state: BrokerState) -> bytes:
 
 
 def frames_of(stream: bytes) -> list[bytes]:
-    """The payloads of a stream's frames."""
+    """Return the payloads of a stream's frames."""
     frames = []
     while stream:
         end = 4 + int.from_bytes(stream[:4], "big")
@@ -341,7 +320,7 @@ def kinds_of(stream: bytes) -> list[str]:
 
 
 def described(fill: Callable[[Replica], None]) -> list[str]:
-    """A state's digest, its snapshot as a whole, and each frame."""
+    """Return a state's digest, the hash of its snapshot, and each frame."""
     state = state_of(fill)
     stream = stream_of(state)
     name = fill.__name__.replace("_", " ")
@@ -360,14 +339,14 @@ def test_a_restored_state_has_the_same_snapshot_and_digest(fill: Callable[[Repli
     stream = stream_of(state)
     restored = snapshot.decode_state([stream], NOW, FEATURES)
     assert restored.digest() == state.digest()
-    if fill is an_era_of_which_some_sends_have_expired:  # the first row that is kept begins an era: other runs
+    if fill is an_era_of_which_some_sends_have_expired:  # the first row that is kept begins an era, so the runs differ
         assert columns_of(stream_of(restored)) == columns_of(stream)
     else:
         assert stream_of(restored) == stream
 
 
 def columns_of(stream: bytes) -> list[bytes]:
-    """The columns of all runs, each joined, behind every other frame."""
+    """Return every frame that is no run, followed by the columns of all runs, each joined."""
     frames = [msgspec.msgpack.decode(frame) for frame in frames_of(stream)]
     runs = [frame for frame in frames if frame["type"] == "run"]
     others = [msgspec.msgpack.encode(frame) for frame in frames if frame["type"] != "run"]
@@ -379,18 +358,8 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     of_tables = {frame.__struct_config__.tag for table in BrokerState(FEATURES).tables for frame in table.frames}
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
     alone = {
-        "accounts",
-        "white-list",
-        "activated",
-        "locks",
-        "pop-queues",
-        "deliveries",
-        "ended-deliveries",
-        "request-modes",
-        "quotas",
-        "resets",
-        "seen-resets",
-        "settings",
+        *("access", "accounts", "white-list", "activated", "locks", "pop-queues", "deliveries", "ended-deliveries"),
+        *("request-modes", "quotas", "resets", "seen-resets", "settings", "tls"),
     }
     assert set(kinds) | alone == {"start", *of_tables, "end"}
     assert (kinds[0], kinds[-1]) == ("start", "end")
@@ -405,18 +374,7 @@ def test_each_state_has_a_digest_of_its_own(fill: Callable[[Replica], None]) -> 
         assert state_of(fill).digest() not in others.values()
 
 
-@pytest.mark.parametrize(
-    "fill",
-    [
-        many_topics,
-        many_queues,
-        many_groups,
-        many_offsets,
-        many_pins,
-        more_than_an_era_of_sends,
-        an_era_of_which_some_sends_have_expired,
-    ],
-)
+@pytest.mark.parametrize("fill", LARGE)
 def test_large_tables_take_several_frames(fill: Callable[[Replica], None]) -> None:
     kinds = kinds_of(stream_of(state_of(fill)))
     assert max(map(kinds.count, kinds)) >= 3

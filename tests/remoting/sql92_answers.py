@@ -1,7 +1,7 @@
-"""What RocketMQ 5.3.3 answers to SQL92 expressions: measured with its own parser and evaluation.
+"""Answers of RocketMQ 5.3.3 to SQL92 expressions, measured with its own parser and evaluation.
 
-`REFUSED` is an expression that it does not take; with `FAILS` the evaluation ends in an exception, and the message does
-not match. Left out is what is wanted to be different here, which `test_sql92_filters.py` has.
+`REFUSED` marks an expression that RocketMQ rejects. With `FAILS` the evaluation ends in an exception, and the message
+does not match. Intended differences are left out here, and are in `test_sql92_filters.py`.
 """
 
 REFUSED = "refused"
@@ -54,7 +54,6 @@ ANSWERS = [
     ("NOT a", {"a": "true"}, True),
     ("a = TRUE", {"a": "true"}, True),
     ("a = TRUE", {"a": "x"}, False),
-    ("TRUE = a", {"a": "true"}, FAILS),
     ("a <> TRUE", {"a": "x"}, True),
     ("TRUE=TRUE", {}, True),
     ("TRUE=1", {}, REFUSED),
@@ -117,7 +116,6 @@ ANSWERS = [
     ("A = 1", {"a": "1"}, None),
     ("é = 1", {"é": "1"}, REFUSED),
     ("a = 'é😀'", {"a": "é😀"}, True),
-    ("a = b = c", {"a": "1", "b": "1", "c": "true"}, FAILS),
     ("a > b > c", {"a": "3", "b": "2", "c": "1"}, REFUSED),
     ("a = (b = c)", {"a": "true", "b": "1", "c": "1"}, True),
     ("NOT NOT a=1", {"a": "2"}, False),
@@ -160,7 +158,6 @@ ANSWERS = [
     ("a IN ('x','y','z','v','w','u')", {"a": "w"}, True),
     ("a = TRUE", {"a": "TRUE"}, True),
     ("a = (b = 1)", {"a": "false", "b": "2"}, True),
-    ("(b = 1) = a", {"a": "false", "b": "2"}, FAILS),
     ("1 = (b = 1)", {"b": "1"}, False),
     ("a > 3000000000", {"a": "3000000001"}, True),
     ("9007199254740993 = 9007199254740992.0", {}, True),

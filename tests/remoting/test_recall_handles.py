@@ -1,4 +1,4 @@
-"""Recall handles, as RocketMQ 5.3.3 makes them."""
+"""Recall handles have the format of RocketMQ 5.3.3."""
 
 import base64
 
@@ -10,7 +10,7 @@ from dledger_remoting.errors import IllegalOperation
 from dledger_remoting.recalls import RecallHandle
 
 GOLDEN = "djEgVFIgYnJva2VyLWEgMTc5NTY2OTI2MzAwMSBLMQ=="
-"""What RocketMQ 5.3.3 answered to a send of the key K1 to the topic TR that was due at 1795669263000."""
+"""Answer of RocketMQ 5.3.3 to a send of the key K1 to the topic TR that was due at 1795669263000."""
 
 
 def handle_of(*words: str) -> str:
@@ -25,7 +25,7 @@ def test_a_handle_is_the_one_that_rocketmq_makes() -> None:
 
 
 @given(st.from_regex(r"[A-Za-z0-9_%-]{1,20}", fullmatch=True), st.integers(0, 1 << 50), st.text(min_size=1))
-def test_what_a_handle_says_is_read_again(name: str, due_ms: int, unique_key: str) -> None:
+def test_recall_handles_are_read_back_equal(name: str, due_ms: int, unique_key: str) -> None:
     handle = RecallHandle(name, name, due_ms, unique_key)
     assert RecallHandle.decode(handle.encode()) == handle
 
@@ -33,21 +33,13 @@ def test_what_a_handle_says_is_read_again(name: str, due_ms: int, unique_key: st
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "%%%",
-        "abcd",
-        "\u00e4",
-        handle_of("v2", "T", "g", "1", "k"),
-        handle_of("v1", "T", "g", "1"),
-        handle_of("v1", "T", "g", "1", ""),
-        handle_of("v1", "T", "g", "x", "k"),
-        handle_of("v1", "T", "g", "-1", "k"),
-        handle_of("v1", "T", "g", "\u0661", "k"),
-        handle_of("v1", "T", "g", "1" * 19, "k"),
+        *("", "%%%", "abcd", "\u00e4"),
+        *(handle_of("v2", "T", "g", "1", "k"), handle_of("v1", "T", "g", "1"), handle_of("v1", "T", "g", "1", "")),
+        *(handle_of("v1", "T", "g", due, "k") for due in ("x", "-1", "\u0661", "1" * 19)),
         base64.urlsafe_b64encode(b"v1 T g 1 \xff").decode(),
     ],
 )
-def test_what_is_no_handle_is_refused_as_rocketmq_does(text: str) -> None:
+def test_invalid_recall_handles_are_refused_with_rocketmqs_words(text: str) -> None:
     with pytest.raises(IllegalOperation, match=r"^recall handle is invalid|^recall failed, timestamp invalid"):
         RecallHandle.decode(text)
 

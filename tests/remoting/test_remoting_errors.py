@@ -1,43 +1,24 @@
-"""Errors carry the policy by which a client reacts."""
+"""Each error states how a client should react."""
 
 import pytest
 
 from dledger_remoting import errors
-from dledger_remoting.codes import RequestCode, ResponseCode, request_code_name
-from dledger_remoting.errors import (
-    InvalidParameter,
-    MessageIllegal,
-    NoPermission,
-    NotLeader,
-    OutcomeUnknown,
-    QuorumTimeout,
-    RemotingError,
-    ServerError,
-    ServiceNotAvailable,
-    SystemBusy,
-    TopicNotExist,
-    UnexpectedResponse,
-    error_from_response,
-)
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.errors import NotLeader, OutcomeUnknown, QuorumTimeout, RemotingError, error_from_response
 
 
 @pytest.mark.parametrize(
-    ("code", "expected", "retryable", "refresh_route"),
+    ("code", "name", "retryable", "refresh_route"),
     [
-        (1, ServerError, True, False),
-        (2, SystemBusy, True, False),
-        (13, MessageIllegal, False, False),
-        (14, ServiceNotAvailable, True, True),
-        (16, NoPermission, False, False),
-        (17, TopicNotExist, False, True),
-        (29, InvalidParameter, False, False),
-        (209, UnexpectedResponse, False, False),
-        (-7, UnexpectedResponse, False, False),
+        *((1, "ServerError", True, False), (2, "SystemBusy", True, False), (13, "MessageIllegal", False, False)),
+        *((14, "ServiceNotAvailable", True, True), (16, "NoPermission", False, False)),
+        *((17, "TopicNotExist", False, True), (29, "InvalidParameter", False, False)),
+        *((code, "UnexpectedResponse", False, False) for code in (209, -7)),
     ],
 )
-def test_a_response_code_becomes_an_error_with_its_policy(code, expected, retryable, refresh_route):
+def test_a_response_code_becomes_an_error_with_its_policy(code, name, retryable, refresh_route):
     error = error_from_response(code, "text", {"k": "v"})
-    assert type(error) is expected
+    assert type(error).__name__ == name
     assert error.code == code
     assert (error.retryable, error.refresh_route, error.outcome_unknown) == (retryable, refresh_route, False)
     assert (error.remark, error.ext) == ("text", {"k": "v"})
@@ -56,23 +37,13 @@ def test_an_unknown_outcome_is_told_by_its_ext_field():
 def test_a_refusal_names_the_leader_where_it_is_known(term, expected):
     error = error_from_response(14, None, {"leaderAddr": "127.0.0.1:10911", "term": term})
     assert isinstance(error, NotLeader)
-    assert error.leader_address == "127.0.0.1:10911"
-    assert error.term == expected
+    assert (error.leader_address, error.term) == ("127.0.0.1:10911", expected)
     assert "14" in error.remark
-
-
-def test_not_leader_travels_in_ext_fields():
-    error = NotLeader(leader_address="a:1", term=7)
-    assert (error.code, error.ext) == (14, {"leaderAddr": "a:1", "term": "7"})
+    sent = NotLeader(leader_address="a:1", term=7)
+    assert (sent.code, sent.ext) == (14, {"leaderAddr": "a:1", "term": "7"})
 
 
 def test_no_error_that_stored_nothing_claims_an_unknown_outcome():
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, RemotingError)]
     assert {c.__name__ for c in classes if c.outcome_unknown} == {"OutcomeUnknown", "QuorumTimeout"}
     assert all(c.response_code == ResponseCode.SYSTEM_ERROR for c in classes if c.outcome_unknown)
-
-
-def test_codes_have_names():
-    assert request_code_name(310) == "SEND_MESSAGE_V2"
-    assert request_code_name(123456) == "unknown"
-    assert len({int(code) for code in RequestCode}) == len(RequestCode)

@@ -1,6 +1,9 @@
-"""Frames: cut wherever TCP likes, limited in size, and never anything but `FrameError` for garbage."""
+"""Frames arrive in pieces of any size and are limited in size. Garbage raises `FrameError` only."""
 
 import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -18,6 +21,20 @@ from dledger_remoting.frame import (
 )
 
 frames = st.builds(Frame, st.sampled_from([0, 1]), st.binary(max_size=40), st.binary(max_size=40))
+
+
+def wire(*sent: Frame) -> bytes:
+    return b"".join(join_frame(frame.serialize_type, frame.header, frame.body) for frame in sent)
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Trace memory, and provide what returns the bytes that are used now and at most."""
+    tracemalloc.start()
+    try:
+        yield tracemalloc.get_traced_memory
+    finally:
+        tracemalloc.stop()
 
 
 def decode_all(decoder: FrameDecoder) -> tuple[list[Frame], str | None]:
@@ -47,10 +64,23 @@ def test_a_frame_has_the_layout_of_the_protocol():
     assert join_frame(1, b"ab").hex() == "00000006010000026162"
 
 
+@given(st.lists(frames, max_size=200), st.lists(st.integers(1, 3_000), min_size=1, max_size=5), st.integers(1, 90))
+def test_frames_are_decoded_equal_if_bytes_arrive_between_them(sent, sizes, taken):
+    """More bytes may arrive while some frames are not handed out yet."""
+    data, decoder, found, at = wire(*sent), FrameDecoder(), [], 0
+    for size in cycle(sizes):
+        decoder.receive_data(data[at : at + size])
+        at += size
+        found += filter(None, (decoder.next_frame() for _ in range(taken)))
+        assert len(wire(*found)) + decoder.buffered_bytes == min(at, len(data))
+        if at >= len(data):
+            break
+    assert found + decode_all(decoder)[0] == sent
+
+
 @given(st.lists(frames, max_size=8), st.integers(1, 50))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(sent, size):
-    data = b"".join(join_frame(frame.serialize_type, frame.header, frame.body) for frame in sent)
-    assert decode_in_pieces(data, size) == (sent, None)
+def test_frames_are_decoded_equal_for_any_split_of_the_bytes(sent, size):
+    assert decode_in_pieces(wire(*sent), size) == (sent, None)
 
 
 @given(st.binary(max_size=200))
@@ -63,9 +93,9 @@ def test_garbage_gives_the_same_whole_and_byte_by_byte(data):
 
 @given(st.lists(frames, max_size=4), st.binary(min_size=8, max_size=8).filter(lambda data: data[0] > 1))
 def test_frames_before_a_bad_one_are_handed_out_first(sent, bad):
-    data = b"".join(join_frame(frame.serialize_type, frame.header, frame.body) for frame in sent)
-    for size in (1, len(data + bad)):
-        found, error = decode_in_pieces(data + bad, size)
+    data = wire(*sent) + bad
+    for size in (1, len(data)):
+        found, error = decode_in_pieces(data, size)
         assert found == sent
         assert error is not None
 
@@ -77,21 +107,15 @@ def test_frames_before_a_bad_one_are_handed_out_first(sent, bad):
         (b"\x7f\xff\xff\xff\x00\x00\x00\x00", "larger than the limit"),
         (b"\x00\x00\x00\x08\x02\x00\x00\x00\x00\x00\x00\x00", "serialize type 2"),
         (b"\x00\x00\x00\x08\x00\x00\x00\x05\x00\x00\x00\x00", "header length 5 exceeds"),
+        (b"\x00\x00\x03\xe9", "1001"),  # refused before the other bytes come
     ],
 )
-def test_a_violation_says_what_is_wrong_and_stays(data, text):
-    decoder = FrameDecoder()
+def test_a_frame_violation_is_explained_and_permanent(data, text):
+    decoder = FrameDecoder(max_frame=1000)
     decoder.receive_data(data)
     for _ in range(2):
         with pytest.raises(FrameError, match=text):
             decoder.next_frame()
-
-
-def test_a_length_beyond_the_limit_is_refused_before_its_bytes_come():
-    decoder = FrameDecoder(max_frame=1000)
-    decoder.receive_data((1001).to_bytes(4, "big"))
-    with pytest.raises(FrameError, match="1001"):
-        decoder.next_frame()
 
 
 def test_the_largest_allowed_frame_passes():
@@ -118,16 +142,13 @@ def test_a_large_frame_in_small_pieces_is_joined_once():
 
 
 def test_a_frame_in_the_smallest_pieces_takes_little_more_memory_than_its_size():
-    """As a list of them it would take forty times as much."""
+    """A list of the pieces would take forty times the frame's size."""
     frame = join_frame(0, b"h", bytes(200_000))
     decoder = FrameDecoder()
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for byte in frame[:-1]:
             decoder.receive_data(bytes((byte,)))
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        used, _ = memory()
     assert used < 1.5 * len(frame)
     assert (decoder.buffered_bytes, decoder.next_frame()) == (len(frame) - 1, None)
     assert decoder.missing_bytes == 1
@@ -135,19 +156,31 @@ def test_a_frame_in_the_smallest_pieces_takes_little_more_memory_than_its_size()
     assert decoder.next_frame() == Frame(0, b"h", bytes(200_000))
 
 
+def test_many_small_frames_take_little_more_memory_than_their_bytes():
+    """The bounds of all frames of a read take ten times as much, for each connection whose requests wait."""
+    frame = join_frame(0, b'{"code":1}')
+    count = (256 << 10) // len(frame)
+    data, decoder = frame * count, FrameDecoder()
+    with traced() as memory:
+        decoder.receive_data(data[:-1])
+        assert decoder.next_frame() is not None
+        assert decoder.buffered_bytes == len(data) - 1 - len(frame)
+        decoder.receive_data(data[-1:])
+        assert decoder.next_frame() is not None
+        _, used = memory()
+    assert used < 1.5 * len(data)
+    assert len(decode_all(decoder)[0]) == count - 2
+    assert (decoder.buffered_bytes, decoder.missing_bytes) == (0, 4)
+
+
 def test_frames_that_were_handed_out_are_kept_no_longer():
     decoder = FrameDecoder()
     decoder.receive_data(join_frame(0, b"", bytes(1_000_000)))
-    tracemalloc.start()
-    try:
-        assert decoder.next_frame() is not None
-        assert decoder.next_frame() is None
+    with traced() as memory:
+        assert len(decode_all(decoder)[0]) == 1
         decoder.receive_data(join_frame(0, b"", bytes(1_000_000)))
-        assert decoder.next_frame() is not None
-        assert decoder.next_frame() is None
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        assert len(decode_all(decoder)[0]) == 1
+        used, _ = memory()
     assert used < 100_000
 
 

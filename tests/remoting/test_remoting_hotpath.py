@@ -1,4 +1,4 @@
-"""The fast forms of sends and pulls say the same as the general path, or nothing."""
+"""The fast paths of sends and pulls return the same as the general path, or nothing."""
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,7 @@ from dledger_remoting.headers import (
     decode_ext,
     encode_ext,
 )
-from dledger_remoting.hotpath import (
-    decode_pull_json,
-    decode_send_v2_json,
-    pull_response_head,
-    send_response_frame,
-)
+from dledger_remoting.hotpath import decode_pull_json, decode_send_v2_json, pull_response_head, send_response_frame
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -52,38 +47,26 @@ def test_a_java_send_is_read_from_its_bytes():
 
 
 def test_raw_numbers_and_booleans_are_read_too():
-    raw = (
-        JAVA_SEND.replace(b'"d":"4"', b'"d":4')
-        .replace(b'"k":"false"', b'"k":false')
-        .replace(b'"m":"false"', b'"m":"1"')
-    )
+    raw = JAVA_SEND
+    for text, value in ((b'"d":"4"', b'"d":4'), (b'"k":"false"', b'"k":false'), (b'"m":"false"', b'"m":"1"')):
+        raw = raw.replace(text, value)
     send = decode_send_v2_json(raw)
     assert send is not None
     assert (send.ext.default_topic_queue_nums, send.ext.unit_mode, send.ext.batch) == (4, False, True)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"",
-        b"{}",
-        b"\xff",
-        b"[" * 100_000,
-        JAVA_SEND.replace(b'"e":"1"', b'"e":"x"'),
-        JAVA_SEND.replace(b'"e":"1"', b'"e":"2147483648"'),
-        JAVA_SEND.replace(b'"b":"T1",', b""),
-        JAVA_SEND.replace(b'"i":"UNIQ', b'"i":"\xff'),
-    ],
-)
-def test_what_does_not_fit_is_left_to_the_general_path(header):
-    assert decode_send_v2_json(header) is None
-    assert decode_pull_json(header) is None
+UNUSUAL = [
+    *(b"", b"{}", b"\xff", b"[" * 100_000),
+    *(JAVA_SEND.replace(b'"e":"1"', b'"e":"%b"' % queue_id) for queue_id in (b"x", b"2147483648")),
+    *(JAVA_SEND.replace(b'"b":"T1",', b""), JAVA_SEND.replace(b'"i":"UNIQ', b'"i":"\xff')),
+]
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_left_to_the_general_path(header):
-    assert decode_send_v2_json(header) is None
-    assert decode_pull_json(header) is None
+def test_unusual_headers_and_garbage_are_left_to_the_general_path(garbage):
+    for header in (*UNUSUAL, garbage):
+        assert decode_send_v2_json(header) is None
+        assert decode_pull_json(header) is None
 
 
 @given(st.builds(PullMessageHeader, text, text, int32, int64, int32, int32, int64, int64, int64, subscription=text))
@@ -98,17 +81,15 @@ def test_a_pull_is_the_same_on_both_paths(header):
 @pytest.mark.parametrize("serialize_type", [0, 1])
 @given(transaction_id=text, remark=st.none() | text, opaque=int32, offset=st.integers(0, 2**63 - 1))
 def test_a_send_response_reads_back(serialize_type, transaction_id, remark, opaque, offset):
-    """The unique key is the client's text: no content of it may break the frame."""
-    frame = send_response_frame(
-        opaque, b"0A00000100002A9F0000000000000400", 3, offset, transaction_id.encode(), 0, remark, serialize_type
-    )
-    answer = read(frame)
+    """The unique key is a text of the client's choice. No content of it may break the frame."""
+    message_id = "0A00000100002A9F0000000000000400"
+    sent = (opaque, message_id.encode(), 3, offset, transaction_id.encode(), 0, remark, serialize_type)
+    answer = read(send_response_frame(*sent))
     assert (answer.code, answer.opaque, answer.serialize_type) == (0, opaque, serialize_type)
     assert answer.is_response
     assert answer.remark == (remark or None)
     header = decode_ext(SendMessageResponseHeader, answer.ext)
-    assert header.msg_id == "0A00000100002A9F0000000000000400"
-    assert (header.queue_id, header.queue_offset) == (3, offset)
+    assert (header.msg_id, header.queue_id, header.queue_offset) == (message_id, 3, offset)
     assert header.transaction_id == (transaction_id or None)
 
 

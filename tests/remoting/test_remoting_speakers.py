@@ -1,5 +1,4 @@
-"""Recognition of who is at the other end of a connection: from the first bytes that come, and not before enough have
-come."""
+"""The first bytes of a connection show the protocol of the other end, once enough of them have arrived."""
 
 import ssl
 
@@ -14,7 +13,7 @@ from dledger_remoting.frame import SerializeType
 from dledger_remoting.speakers import ENOUGH_BYTES, Speaker, speaker_of
 
 TLS_ALERT = bytes.fromhex("15030300020246")
-"""What OpenSSL answers to a first byte that is no TLS: alert 70, the version is wrong."""
+"""Answer of OpenSSL to a first byte that is no TLS: alert 70, wrong version."""
 
 
 def tls_hello() -> bytes:
@@ -26,7 +25,7 @@ def tls_hello() -> bytes:
 
 
 def greeting() -> bytes:
-    """What a node's peer port says to whoever connects."""
+    """Return the first bytes that a node's peer port sends on each connection."""
     hello = Hello(1, "cluster", "group", 1 << 20, "node", "incarnation", "control", "localhost", 1)
     return Handshake.accept(hello, b"secret", bytes(range(32))).start()
 
@@ -52,14 +51,14 @@ REQUEST = RemotingCommand(RequestCode.HEART_BEAT, opaque=1)
         (encode_command(make_response(REQUEST, 0)), Speaker.REMOTING),
     ],
 )
-def test_who_speaks_is_told_from_the_first_bytes_and_not_from_fewer_than_it_takes(first, speaker):
+def test_a_protocol_is_told_from_its_first_bytes_and_never_mistaken_earlier(first, speaker):
     assert speaker_of(first) is speaker
     for length in range(len(first)):
         assert speaker_of(first[:length]) in (None, speaker)
 
 
 @given(st.integers(0, 400), st.text(max_size=40), st.binary(max_size=40), st.sampled_from(SerializeType))
-def test_whatever_a_broker_answers_is_recognised(code, remark, body, serialize_type):
+def test_every_answer_of_a_broker_is_recognised_as_remoting(code, remark, body, serialize_type):
     request = RemotingCommand(RequestCode.HEART_BEAT, opaque=7, serialize_type=serialize_type)
     assert speaker_of(encode_command(make_response(request, code, remark, body=body))) is Speaker.REMOTING
 

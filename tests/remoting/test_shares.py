@@ -1,4 +1,4 @@
-"""Shares of queues: everybody computes the same, and every queue is somebody's."""
+"""Shares of queues: all members compute the same, and every queue belongs to one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMBERS = st.sets(st.text(max_size=3), min_size=1, max_size=12)
 
 
 @given(MEMBERS, st.integers(0, len(QUEUES)), st.sampled_from([average_share, circle_share]))
-def test_each_queue_is_one_member_s_and_shares_differ_by_one_at_most(members, count, share) -> None:
+def test_each_queue_has_one_member_and_shares_differ_by_at_most_one(members, count, share) -> None:
     queues = QUEUES[:count]
     shares = [share(member, members, reversed(queues)) for member in members]
     assert sorted(queue for own in shares for queue in own) == queues

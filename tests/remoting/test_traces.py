@@ -1,4 +1,4 @@
-"""Traces as RocketMQ's clients write them, and bodies that hold anything else."""
+"""Traces in the format of RocketMQ's clients, and bodies with any other content."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ GOLDEN = [
         "EndTransaction\x0117\x01R\x01PG\x01T\x01ID\x01null\x01null\x01h:1\x012\x01TX\x01COMMIT_MESSAGE\x01true",
     ),
     (DeliveryTrace(17, "", "CG", "RQ", "ID", 2, ""), "SubBefore\x0117\x01null\x01CG\x01RQ\x01ID\x012\x01null"),
-    (
-        HandlingTrace("RQ", "ID", 9, False, "k", 4, 18, "CG"),
-        "SubAfter\x01RQ\x01ID\x019\x01false\x01k\x014\x0118\x01CG",
-    ),
+    (HandlingTrace("RQ", "ID", 9, False, "k", 4, 18, "CG"), "SubAfter\x01RQ\x01ID\x019\x01false\x01k\x014\x0118\x01CG"),
 ]
 
 
@@ -58,7 +55,7 @@ def test_traces_of_older_and_newer_clients_are_read():
     assert getattr(traces[3], "host", "") == "192.0.2.1"
 
 
-def test_what_is_no_trace_is_counted_and_the_rest_is_read():
+def test_invalid_traces_are_counted_and_the_others_are_read():
     broken = PUB.replace("\x015\x01", "\x01five\x01")
     body = f"{PUB}\x02{broken}\x02Pub\x011\x02Sub\x01x\x02\x02{PUB}"
     assert decode_traces(body.encode()) == ([SENT, SENT], 3)
@@ -83,11 +80,11 @@ NUMBERS = st.integers(-(10**17), 10**17)
 
 
 @given(st.builds(SendTrace, NUMBERS, IDS, IDS, IDS, IDS, IDS, IDS, IDS, NUMBERS, NUMBERS, NUMBERS, IDS, st.booleans()))
-def test_what_is_written_is_read(trace):
+def test_encoded_traces_are_read_back_equal(trace):
     assert decode_traces(encode_trace(trace).encode()) == ([trace], 0)
 
 
-def test_what_a_producer_says_comes_first_whenever_it_wrote_it():
+def test_the_trace_of_the_producer_comes_first_at_any_time_stamp():
     delivered = DeliveryTrace(17, "R", "CG", "RQ", "ID", 0, "")
     handled = HandlingTrace("RQ", "ID", 3, True, "", 0)
     late = msgspec.structs.replace(SENT, timestamp_ms=99)

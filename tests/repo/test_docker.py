@@ -1,4 +1,4 @@
-"""Image, compose file and node configurations agree with each other, as far as that shows without an engine."""
+"""Image, compose file and node configurations agree with each other, as far as a test without an engine can tell."""
 
 import re
 import tomllib
@@ -27,26 +27,14 @@ def test_image_runs_unprivileged_and_stops_by_draining() -> None:
     assert re.search(r'^ENTRYPOINT \["dledger"\]$', final_stage, re.MULTILINE)
 
 
-def test_group_has_three_nodes_that_dial_each_other() -> None:
-    assert len(NODES) == 3
-    for name, config in NODES.items():
-        assert config["node_id"] == name
-        expected = {other: {"address": f"{other}:{NODES[other]['peer_port']}"} for other in NODES if other != name}
-        assert config["peers"] == expected
-
-
-@pytest.mark.parametrize("key", ["cluster", "broker_group", "secret_file", "namesrv", "data_dir"])
-def test_nodes_agree_on_what_is_the_groups(key: str) -> None:
-    assert len({str(config[key]) for config in NODES.values()}) == 1
-
-
-@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("name", [*NODES, "namesrv"])
 def test_service_publishes_the_ports_of_its_configuration_on_this_machine_only(name: str) -> None:
-    config, lines = NODES[name], service(name)
-    assert f"/etc/dledger/{name}.toml" in lines
+    config, lines = tomllib.loads((DOCKER / "config" / f"{name}.toml").read_text()), service(name)
     published = re.findall(r'- "([\d.:]+)"', lines)
     assert published == [f"127.0.0.1:{config[key]}:{config[key]}" for key in ("port", "http_port")]
-    assert config["advertised_port"] == config["port"]
+    if name in NODES:
+        assert f"/etc/dledger/{name}.toml" in lines
+        assert config["advertised_port"] == config["port"]
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -59,23 +47,6 @@ def test_nodes_advertise_the_address_that_they_have_in_the_compose_network(name:
     assert ip_address(address) not in ip_network(others)
 
 
-def test_the_name_server_is_published_at_the_ports_of_its_configuration() -> None:
-    config, lines = tomllib.loads((DOCKER / "config" / "namesrv.toml").read_text()), service("namesrv")
-    published = re.findall(r'- "([\d.:]+)"', lines)
-    assert published == [f"127.0.0.1:{config[key]}:{config[key]}" for key in ("port", "http_port")]
-
-
 def test_founding_a_group_is_never_part_of_a_plain_start() -> None:
     assert "--bootstrap" not in COMPOSE + DOCKERFILE
     assert (DOCKER / "bootstrap.yaml").read_text().count('"--bootstrap"]') == 1
-
-
-def test_the_image_has_one_health_check_for_whatever_runs_in_it() -> None:
-    assert DOCKERFILE.count("\nHEALTHCHECK ") == 1
-    assert not re.search(r"healthcheck:\n +test:", COMPOSE)
-
-
-def test_the_base_image_is_named_by_its_exact_version() -> None:
-    (base,) = re.findall(r"^ARG BASE=(\S+)$", DOCKERFILE, re.MULTILINE)
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+", base)
-    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${BASE}"}

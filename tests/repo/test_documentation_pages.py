@@ -1,4 +1,4 @@
-"""Pages that list what the code has list all of it and nothing else."""
+"""Pages that list parts of the code list all of them and nothing else."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from dledger.config_keys.page import default_text
 from dledger_broker.broker_conf import WITHOUT_EFFECT
 from dledger_broker.config import KEYS as BROKER
 from dledger_broker.config import BrokerConfig
@@ -46,21 +45,16 @@ TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
 def keys_of(page: str) -> dict[str, str]:
-    """Keys in the tables of a page, with their default."""
+    """Return the keys in the tables of a page, with their default."""
     return dict(re.findall(r"^\| `(\w+)`(?: \(live\))? \| (.+?) \| .* \| .* \|$", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("keys", "page"), [(BROKER, BROKER_KEYS), (NAME_SERVER, NAMESRV_PART)], ids=["broker", "name server"]
-)
-def test_every_configuration_key_stands_on_its_page_with_its_default(keys, page):
-    assert keys_of(page) == {key.name: default_text(key) for key in keys.by_name.values()}
-
-
 def test_every_limit_has_the_counter_that_the_page_names():
-    limits = BROKER_KEYS.split("\n### Limits\n")[1]
-    assert "`dledger_broker_` and the key's name, without `_ms`, and `_total`" in limits
-    assert {key.removesuffix("_ms") for key in keys_of(limits)} <= BrokerCounters().as_dict().keys()
+    page = " ".join(BROKER_KEYS.split("\n### Limits\n")[1].split())
+    assert "`dledger_broker_` and the limit's name, without `_ms`, and `_total`" in page
+    limits = [key.name.removesuffix("_ms") for key in BROKER.by_name.values() if key.section.__name__ == "Limits"]
+    assert len(limits) > 20
+    assert set(limits) <= BrokerCounters().as_dict().keys()
 
 
 def test_every_alias_of_rocketmq_stands_on_the_page():
@@ -70,19 +64,19 @@ def test_every_alias_of_rocketmq_stands_on_the_page():
 
 
 def codes_of(*parts: str) -> dict[int, str]:
-    """Request codes that a page names, each once, with their names."""
+    """Return the request codes that a page names, each once, with their names."""
     found = [(int(code), name) for part in parts for code, name in CODE.findall(part)]
     assert len(dict(found)) == len(found)
     return dict(found)
 
 
 def named(codes: Iterable[int]) -> dict[int, str]:
-    """Request codes with their names."""
+    """Return request codes with their names."""
     return {int(code): RequestCode(code).name for code in codes}
 
 
 def served_broker() -> ServedBroker:
-    """A broker with all features that serve requests."""
+    """Return a broker with all features that serve requests."""
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
     return make_served_broker(config, BrokerInMemory())
 
@@ -93,86 +87,70 @@ def test_the_request_codes_that_brokers_answer_are_those_on_the_pages():
     assert f"| {LEADER_CHANGED_CODE} |" in OWN_CODES
 
 
-def test_every_request_code_of_rocketmq_stands_on_the_page_once():
+def test_every_request_code_of_rocketmq_is_known_by_number_and_stands_on_the_page_once():
     own = codes_of(OWN_CODES, OWN_NAMESRV_CODES)
     listed = codes_of(ANSWERED, PUSHED, REFUSED) | codes_of(NAMESRV_ANSWERED, NAMESRV_REFUSED)
     assert listed == named(set(RequestCode) - set(own))
-
-
-def test_rocketmqs_request_codes_are_known_by_number():
     releases = (ROOT / "tests/remoting/rocketmq_request_codes.txt").read_text().splitlines()
     numbers = {int(line.split()[0]) for line in releases if not line.startswith("#")}
     assert len(numbers) > 150
     assert numbers <= {int(code) for code in RequestCode}
 
 
-@pytest.mark.parametrize(("code", "name"), sorted(codes_of(REFUSED).items()))
-def test_a_request_that_the_page_calls_refused_is_and_its_name_is_told(code: int, name: str):
-    answer = served_broker().client().call(code)
-    assert (answer.code, f"request type {code} not supported ({name})" in (answer.remark or "")) == (
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        True,
-    )
-
-
-def test_a_refusal_says_what_to_do_instead_unless_no_release_handles_the_code():
+def test_requests_that_the_page_calls_refused_are_refused_by_name_and_say_what_to_do_instead():
+    """No release handles the codes that have no such advice."""
+    client = served_broker().client()
+    for code, name in codes_of(REFUSED).items():
+        answer = client.call(code)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, name
+        assert f"request type {code} not supported ({name})" in (answer.remark or "")
     with_reason, without_reason = REFUSED.split("| what RocketMQ's own brokers refuse |")
     assert INSTEAD.keys() == codes_of(with_reason).keys()
     assert INSTEAD.keys().isdisjoint(codes_of(without_reason))
-    answer = served_broker().client().call(RequestCode.CONTROLLER_ELECT_MASTER)
+    answer = client.call(RequestCode.CONTROLLER_ELECT_MASTER)
     assert "a group elects its leader itself" in (answer.remark or "")
 
 
 def name_server() -> Processors:
-    """What a name server does with requests, over nothing that is real."""
+    """Return the request handlers of a name server, without a real server."""
     return Processors(NameServerConfig(), Mock(), Mock(), lambda: 0)
 
 
 def test_the_request_codes_that_name_servers_answer_are_those_on_the_pages():
     processors = name_server()
-    answered = {RequestCode.REGISTER_BROKER, *processors._direct, *processors._waiting}
+    answered = {RequestCode.REGISTER_BROKER, *processors._immediate_processors, *processors._waiting_processors}
     assert codes_of(NAMESRV_ANSWERED, OWN_NAMESRV_CODES.partition("\n## ")[0]) == named(answered)
 
 
-@pytest.mark.parametrize(("code", "name"), sorted(codes_of(NAMESRV_REFUSED).items()))
-def test_a_name_server_refuses_what_the_page_calls_refused_and_says_what_to_do_instead(code: int, name: str):
-    said = f"request type {code} ({name}) not supported by a name server: {NAMESRV_INSTEAD[code]}"
-    with pytest.raises(RequestCodeNotSupported, match=f"^{re.escape(said)}$"):
-        name_server().handle(RemotingCommand(code), connection=1)
-
-
-def test_a_name_server_knows_what_to_do_instead_of_every_request_that_the_page_calls_refused():
-    assert NAMESRV_INSTEAD.keys() == codes_of(NAMESRV_REFUSED).keys()
-
-
-def test_a_name_server_and_a_broker_say_the_same_instead_of_a_controller():
+def test_a_name_server_refuses_what_the_page_calls_refused_and_says_what_to_do_instead_as_a_broker_does():
+    for code, name in codes_of(NAMESRV_REFUSED).items():
+        said = f"request type {code} ({name}) not supported by a name server: {NAMESRV_INSTEAD[code]}"
+        with pytest.raises(RequestCodeNotSupported, match=f"^{re.escape(said)}$"):
+            name_server().handle(RemotingCommand(code), connection=1)
     shared = NAMESRV_INSTEAD.keys() & INSTEAD.keys()
     assert RequestCode.CONTROLLER_ELECT_MASTER in shared
     assert {code: NAMESRV_INSTEAD[code] for code in shared} == {code: INSTEAD[code] for code in shared}
 
 
 def rows_of(table: str) -> list[tuple[str, str]]:
-    """Names in the first column of a table, each with what stands beside it."""
+    """Return the names in the first column of a table, each with the text beside it."""
     rows = [line.split(" | ", 1) for line in table.splitlines() if line.startswith("| ")]
     return [(name, text) for names, text in rows for name in re.findall(r"`(\w+)", names)]
 
 
-def test_every_command_of_mqadmin_stands_on_the_page_and_is_called_refused_if_it_is():
+def test_every_command_of_mqadmin_stands_on_the_page_and_what_is_refused_or_compared_in_part_is_named_as_such():
     said = rows_of(MQADMIN)
     assert {name for name, _ in said} == {command.name for command in COMMANDS}
     refused = {command.name for command in COMMANDS if command.refused is not None}
-    guarded = {name for name, text in said if "access control" in text}
-    assert {name for name, text in said if text.startswith("refused")} == refused - guarded
-
-
-def test_every_command_of_mqadmin_that_is_compared_in_part_or_not_is_named_as_such():
+    of_accounts = {name for name, text in said if "access control" in text}
+    assert {name for name, text in said if text.startswith("refused")} == refused - of_accounts
     partly = {one.name for one in (*COMMANDS, *ACCOUNT_COMMANDS) if one.about or one.settings or one.writes}
     guarded = {one.name for one in COMMANDS if one.refused == ACCOUNTS_OFF}
     silent = {one.name for one in COMMANDS if one.says_nothing}
     assert {name for name, _ in rows_of(MQADMIN_COMPARED)} == partly | guarded | silent
 
 
-def test_what_a_real_rocketmq_has_printed_is_there_for_every_command_that_is_not_refused():
+def test_every_mqadmin_command_that_is_not_refused_has_a_recording():
     recordings = {version: f"mqadmin_{version}.txt" for version in (OLD, NEW)}
     for version, name in recordings.items():
         compared = {one.words for one in COMMANDS if one.only in (None, version) and one.refused is None}
@@ -181,15 +159,15 @@ def test_what_a_real_rocketmq_has_printed_is_there_for_every_command_that_is_not
     assert accounts.keys() == {one.words for one in ACCOUNT_COMMANDS}
 
 
-@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md")))
-def test_every_test_that_a_page_names_exists(page):
-    for file, name in TEST_NAME.findall((ROOT / page).read_text()):
-        assert (ROOT / file).is_file(), file
-        if name:
-            assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+def test_every_test_that_a_page_names_exists():
+    for page in DOCS.rglob("*.md"):
+        for file, name in TEST_NAME.findall(page.read_text()):
+            assert (ROOT / file).is_file(), f"{page}: {file}"
+            if name:
+                assert f"def {name}(" in (ROOT / file).read_text(), f"{page}: {file}::{name}"
 
 
-def test_every_fault_that_was_found_names_what_keeps_it_away():
+def test_every_fault_found_names_a_test_or_seed_against_it():
     seeds = {" ".join(line.split()[:2]) for line in (ROOT / "tests/sim/seeds.txt").read_text().splitlines()}
     faults = re.findall(r"^\| .+ \| .+ \| (.+) \|$", (DOCS / "proof/regressions.md").read_text(), re.MULTILINE)
     assert len(faults) > 100

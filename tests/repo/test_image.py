@@ -1,4 +1,7 @@
-"""The image is built as an engine builds it: the context that `.dockerignore` leaves, then the Dockerfile's lines."""
+"""The image can be built as an engine builds it.
+
+The tests run the Dockerfile's lines on the context that `.dockerignore` leaves.
+"""
 
 import json
 import re
@@ -14,6 +17,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dledger_client.testing.ports import find_free_block
+from tests.repo.ci_programs import tracked
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -24,12 +30,14 @@ LOCKS = {
     "requirements.txt": PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["broker"],
     "requirements-build.txt": PROJECT["build-system"]["requires"],
 }
-"""The lock files, and what each has to hold at least."""
+"""The lock files, and the packages that each must contain at least."""
 
 
 class BuildContext:
-    """The rules of a `.dockerignore`, as Docker's reference has them: the last pattern that matches a path, or one of
-    the directories above it, decides; `!` lets through; `*` and `?` do not cross a slash, `**` does.
+    """Rules of a `.dockerignore`, as in Docker's reference.
+
+    The last pattern that matches a path, or one of the directories above it, decides. `!` lets through. `*` and `?` do
+    not cross a slash, and `**` does.
     """
 
     def __init__(self, ignore_file: str) -> None:
@@ -45,7 +53,7 @@ class BuildContext:
         return re.compile("".join(wildcards.get(part, re.escape(part)) for part in parts))
 
     def holds(self, path: str) -> bool:
-        """Whether a file, named from the root of the context, is sent to the engine."""
+        """Return whether a file, named from the root of the context, is sent to the engine."""
         names = [path, *(parent.as_posix() for parent in PurePosixPath(path).parents)]
         ignored = False
         for ignores, pattern in self._rules:
@@ -55,39 +63,15 @@ class BuildContext:
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile and their arguments."""
+    """Return the instructions of a Dockerfile and their arguments."""
     lines = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ").splitlines()
     return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in joined]
 
 
-def tracked() -> list[str]:
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [name for name in listing.split("\0") if name and (ROOT / name).is_file()]
-
-
 CONTEXT = BuildContext(IGNORE)
 FILES = [name for name in tracked() if CONTEXT.holds(name)]
 DOCKERFILE = instructions((DOCKER / "Dockerfile").read_text())
-
-
-@pytest.mark.parametrize(
-    ("ignore", "path", "held"),
-    [
-        ("*\n!a", "a/b/c.py", True),
-        ("*\n!a", "b/a/c.py", False),
-        ("*\n!a/b", "a/b/c.py", True),
-        ("*\n!a/b", "a/c.py", False),
-        ("*\n!a\n**/__pycache__", "a/b/__pycache__/c.pyc", False),
-        ("**/__pycache__\n*\n!a", "a/__pycache__/c.pyc", True),
-        ("*.py", "a/b.py", True),
-        ("**/*.py", "b.py", False),
-        ("# a\na", "a/b.py", False),
-    ],
-)
-def test_ignore_rules_are_those_of_the_engine(ignore: str, path: str, held: bool) -> None:
-    assert BuildContext(ignore).holds(path) is held
 
 
 def test_context_holds_every_file_of_the_wheel() -> None:
@@ -104,19 +88,15 @@ def test_context_holds_nothing_that_is_not_built_or_copied() -> None:
 
 
 def test_everything_that_is_copied_lies_in_the_context() -> None:
-    copied = [
-        source
-        for name, given in DOCKERFILE
-        if name == "COPY" and "--from" not in given
-        for source in given.split()[:-1]
-    ]
+    of_context = [given.split()[:-1] for name, given in DOCKERFILE if name == "COPY" and "--from" not in given]
+    copied = [source for sources in of_context for source in sources]
     assert "." in copied
     for source in copied:
         assert source == "." or any(name == source or name.startswith(f"{source}/") for name in FILES), source
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_lock_file_holds_what_the_project_asks_for_with_hashes_and_no_registry(lock: str) -> None:
+def test_lock_file_pins_every_requirement_with_hashes_and_names_no_registry(lock: str) -> None:
     text = (DOCKER / lock).read_text()
     assert "://" not in text
     locked = {}
@@ -130,7 +110,7 @@ def test_lock_file_holds_what_the_project_asks_for_with_hashes_and_no_registry(l
 
 
 class Image:
-    """What the Dockerfile makes, below a directory that stands for `/`. Base images, users and volumes are left out."""
+    """Result of the Dockerfile, below a directory that stands for `/`. Base images, users and volumes are left out."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -149,7 +129,7 @@ class Image:
                 self.run(given)
 
     def here(self, text: str) -> str:
-        """`text` with the paths of the image replaced by those below the root."""
+        """Replace the paths of the image in `text` by those below the root."""
         return re.sub(r"(?<![\w.*/])/(?=(?:opt|src|etc)\b)", f"{self.root}/", text)
 
     def copy(self, sources: Iterable[str], target: str) -> None:
@@ -168,13 +148,13 @@ class Image:
         shutil.copyfile(file, target)
 
     def run(self, line: str) -> None:
-        """Run a line of the Dockerfile; packages come from pip's cache where it has them."""
+        """Run a line of the Dockerfile. Packages come from pip's cache if it has them."""
         line = re.sub(r"^python ", f"{sys.executable} ", self.here(line)).replace("--no-cache-dir ", "")
         done = subprocess.run(line, shell=True, cwd=self.workdir, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
     def command(self, instruction: str) -> list[str]:
-        """The last command that an instruction gives, as a process of this machine."""
+        """Return the last command that an instruction gives, as a command of this machine."""
         given = [given for name, given in DOCKERFILE if name == instruction][-1]
         first, *others = json.loads(given[given.index("[") :])
         return [f"{self.root}/opt/dledger/bin/{first}", *map(self.here, others)]
@@ -185,7 +165,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     return Image(tmp_path_factory.mktemp("image"))
 
 
-@pytest.mark.slow
 def test_image_is_built_from_its_context_and_its_lock_files(image: Image) -> None:
     entry_point = image.command("ENTRYPOINT")
     shown = subprocess.run([*entry_point, "--version"], capture_output=True, text=True, check=True).stdout
@@ -195,7 +174,6 @@ def test_image_is_built_from_its_context_and_its_lock_files(image: Image) -> Non
     subprocess.run([python, "-I", "-c", imported], cwd=image.root, check=True)
 
 
-@pytest.mark.slow
 def test_health_check_of_the_image_asks_a_name_server_without_further_settings(image: Image, tmp_path: Path) -> None:
     base = find_free_block([0, 1])
     text = (image.root / "etc" / "dledger" / "namesrv.toml").read_text()

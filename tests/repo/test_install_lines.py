@@ -1,4 +1,4 @@
-"""Lines that tell a reader how to install: every pip line has a form that works."""
+"""Every pip line in texts about installation has a form that works."""
 
 import os
 import re
@@ -15,8 +15,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from dledger import extras
-from dledger.extras import install_command
+from dledger_base import extras
+from dledger_base.extras import install_command
+from tests.repo.ci_programs import tracked
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -25,23 +28,22 @@ DECLARED = {canonicalize_name(Requirement(line).name) for line in chain(PROJECT[
     canonicalize_name(PROJECT["name"])
 }
 WHEEL = f"dist/dledger_mq-{PROJECT['version']}-py3-none-any.whl"
+CHAOS_WHEEL = WHEEL.replace("dledger_mq", "dledger_mq_chaos")
 PIP_LINE = re.compile(r"(?:\bpip|\$\(PIP\)) install (?P<arguments>(?:'[^']*'|[^\s'`\"|;&)]+|[ \t])+)")
 FLAGS_WITH_VALUE = {"-r"}
 COMPUTED = {
-    "dledger/dledger/extras.py": {"-e '.[{extra}]' (in the checkout", "{' '.join(wanted"},
+    "base/dledger_base/extras.py": {"-e '.[{extra}]' (in the checkout", "{' '.join(packages"},
     "remoting/dledger_remoting/compression.py": {"{distribution}"},
 }
-"""Lines that a program completes; the tests below and those of the bodies look at the result."""
+"""Lines that a program completes. Other tests check the completed lines."""
 
 
 def pip_lines() -> list[tuple[str, str]]:
-    """Each file and the arguments of each of its pip lines."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    """Yield each file with the arguments of each of its pip lines."""
     found = []
-    for name in sorted(filter(None, names)):
+    for name in sorted(tracked()):
         path = ROOT / name
-        if not path.is_file() or name.startswith("tests/") or path.suffix in {".svg", ".json"}:
+        if name.startswith("tests/") or path.suffix in {".svg", ".json"}:
             continue
         lines = PIP_LINE.finditer(path.read_text(encoding="utf-8", errors="replace"))
         found += [(name, line["arguments"].partition(" #")[0].strip()) for line in lines]
@@ -52,13 +54,13 @@ LINES = pip_lines()
 
 
 def objection(argument: str) -> str | None:
-    """Why pip cannot install an argument, None if it can."""
+    """Return the reason why pip cannot install an argument, or None if it can."""
     place, _, listed = argument.partition("[")
     unknown = {extra for extra in listed.removesuffix("]").split(",") if extra} - {*EXTRAS}
     if unknown:
         return f"there is no extra {unknown}"
     # the checkout, make wheel, the image's own wheel, the native part and its wheel
-    if place in {".", WHEEL, "/opt/wheel/*.whl", "./native", "native/dist/*.whl"}:
+    if place in {".", "./chaos", WHEEL, CHAOS_WHEEL, "/opt/wheel/*.whl", "./native", "native/dist/*.whl"}:
         return None
     name = re.split(r"[<>=!~; ]", argument)[0]
     return None if canonicalize_name(name) in DECLARED else f"no index has {argument!r}, or nothing here needs it"
@@ -77,25 +79,6 @@ def test_a_pip_line_names_what_can_be_installed(name: str, arguments: str) -> No
     assert objections(arguments) == []
 
 
-def test_pip_lines_are_found_and_judged() -> None:
-    files = {name for name, _ in LINES}
-    assert {"README.md", "docs/guides/spark.md", "Makefile", "docker/Dockerfile", *COMPUTED} <= files
-    for wrong in (
-        "dledger-mq",
-        "'dledger-mq[broker]'",
-        "'.[brokr]'",
-        "dist/dledger_mq-9.9.9-py3-none-any.whl",
-        "-r no.txt",
-    ):
-        assert objections(wrong), wrong
-    assert objections("-e '.[broker,chaos]'") == []
-
-
-def test_no_page_tells_to_install_from_an_index_by_another_name() -> None:
-    for page in [ROOT / "README.md", *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")]:
-        assert "dledger-mq[" not in page.read_text(), page
-
-
 @pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra not in {"dev", "lock"}])
 def test_a_missing_extra_is_answered_with_its_packages(extra: str) -> None:
     interpreter, *words = shlex.split(install_command(extra))
@@ -108,7 +91,7 @@ def test_a_missing_extra_is_answered_with_its_packages(extra: str) -> None:
     assert PROJECT["name"] not in named
 
 
-def test_where_nothing_is_installed_the_checkout_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_installed_package_the_checkout_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> None:
         raise PackageNotFoundError
 
@@ -116,14 +99,13 @@ def test_where_nothing_is_installed_the_checkout_is(monkeypatch: pytest.MonkeyPa
     assert install_command("broker").endswith(" -m pip install -e '.[broker]' (in the checkout)")
 
 
-@pytest.mark.slow
 def test_the_wheel_and_the_command_of_an_error_bring_a_broker(tmp_path: Path) -> None:
-    """In an environment of its own: the README's line, then what the error of a command says, word for word."""
+    """The documented line installs the wheel, and the line in a command's error text then installs a broker."""
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
-    assert f"pip install {WHEEL} " in (ROOT / "README.md").read_text()
+    assert f"pip install {WHEEL} " in (ROOT / "docs/operations/cluster.md").read_text()
     path = {**os.environ, "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
     subprocess.run(f"pip install {WHEEL}", shell=True, cwd=tmp_path, env=path, check=True, capture_output=True)
 
@@ -134,7 +116,7 @@ def test_the_wheel_and_the_command_of_an_error_bring_a_broker(tmp_path: Path) ->
         return done.stderr
 
     refused = up()
-    assert refused.startswith("Error: this command needs aiohttp, prometheus_client, rich: ")
-    line = refused.strip().rpartition("rich: ")[2]
+    assert refused.startswith("Error: this command needs the extra broker (aiohttp, prometheus_client, rich): ")
+    line = refused.strip().rpartition("rich): ")[2]
     subprocess.run(line, shell=True, cwd=tmp_path, env=path, check=True, capture_output=True)
     assert "this command needs" not in up()

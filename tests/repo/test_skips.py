@@ -1,4 +1,4 @@
-"""A skipped test is a failure where CI runs, unless its reason is on the list."""
+"""A skipped test is a failure in CI, unless its reason is on the list."""
 
 from pathlib import Path
 

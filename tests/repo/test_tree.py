@@ -1,6 +1,5 @@
-"""The commands a reader is told exist, and the documentation check finds what it is there to find."""
+"""The commands in texts exist, and the documentation check finds all of its faults."""
 
-import importlib.util
 import re
 import subprocess
 import tomllib
@@ -9,47 +8,18 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.repo.ci_programs import ROOT, ci_module
+
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 
 
-def ci_module(name: str) -> ModuleType:
-    """A program of `.ci/` as a module."""
-    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def docs_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The documentation check, looking at an empty tree."""
+    """Return the documentation check for an empty tree."""
     module = ci_module("docs")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     return module
-
-
-@pytest.mark.parametrize("failing", ["nothing", "tests/sim"])
-def test_all_tests_run_once_and_one_failure_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
-    module = ci_module("test")
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    folders = [*module.VIRTUAL_TIME, *module.REAL_TIME, *module.WAITING, module.SIMULATOR, "tests/other"]
-    assert all((ROOT / path).exists() for path in (*folders[:-1], *module.ON_NATIVE, *module.REQUESTS_ON_NATIVE))
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
-    for folder in folders:
-        path = tmp_path / folder
-        path.mkdir(parents=True, exist_ok=True)
-        ran = tmp_path / folder.replace("/", "-")
-        file = path / f"test_{path.name}.py"
-        file.write_text(f"def test():\n    open({str(ran)!r}, 'x').close()\n    assert {folder != failing}\n")
-    assert module.main([]) == (0 if failing == "nothing" else 1)
-    assert all((tmp_path / folder.replace("/", "-")).exists() for folder in folders)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "bench/README.md", ".ci/run"])
@@ -74,7 +44,9 @@ def test_a_python_that_is_too_old_is_named_in_one_line(tmp_path: Path) -> None:
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.1" && exit 0\nexit 1\n')
     old.chmod(0o755)
     (tmp_path / "Makefile").write_text(MAKEFILE)
-    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "chaos").mkdir()
+    for name in ("pyproject.toml", "chaos/pyproject.toml"):
+        (tmp_path / name).write_text("")
     made = subprocess.run(["make", "venv", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert made.returncode != 0
     assert "Python 3.9.1 found, Python >= 3.11 needed" in made.stderr
@@ -85,8 +57,9 @@ def test_a_python_that_is_too_old_is_named_in_one_line(tmp_path: Path) -> None:
 def test_a_part_of_make_scale_that_fails_keeps_no_other_from_running(tmp_path: Path, failing: str) -> None:
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
+    (tmp_path / "chaos").mkdir()
     (tmp_path / "Makefile").write_text(MAKEFILE)
-    for name in ("pyproject.toml", ".venv/.installed-dev", ".venv/.installed-chaos"):
+    for name in ("pyproject.toml", "chaos/pyproject.toml", ".venv/.installed-dev", ".venv/.installed-chaos"):
         (tmp_path / name).touch()
     for name in ("python", "dledger"):
         (programs / name).write_text(f'#!/bin/sh\necho "$*" >> calls\ncase "$*" in *{failing}*) exit 1; esac\n')

@@ -1,4 +1,4 @@
-"""The wheel: only our packages, importable outside the checkout."""
+"""The two wheels contain only our packages, and can be imported outside the checkout."""
 
 import subprocess
 import sys
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [Path(path).name for path in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+PROOF = ["dledger_chaos", "dledger_sim"]
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -28,20 +31,34 @@ for name in packages:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Build the wheel of the product, and that of its proof."""
+    folder = tmp_path_factory.mktemp("wheels")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    for project in (ROOT, ROOT / "chaos"):
+        subprocess.run(build, cwd=project, check=True, capture_output=True)
+    return sorted(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels: list[Path]) -> Path:
+    return wheels[0]
+
+
+@pytest.fixture(scope="module")
+def proof_wheel(wheels: list[Path]) -> Path:
+    return wheels[1]
+
+
+def installed(folder: Path, *wheels: Path) -> Path:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(folder)]
+    subprocess.run([*install, *map(str, wheels)], check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(folder)]
-    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
-    return folder
+    return installed(tmp_path_factory.mktemp("site"), wheel)
 
 
 def names_in(wheel: Path) -> list[str]:
@@ -49,27 +66,19 @@ def names_in(wheel: Path) -> list[str]:
         return archive.namelist()
 
 
-def test_wheel_installs_no_generic_name(wheel: Path) -> None:
-    top = {name.split("/")[0] for name in names_in(wheel)}
-    assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
+def test_each_wheel_installs_its_own_packages_and_no_generic_name(wheel: Path, proof_wheel: Path) -> None:
+    for built, packages in ((wheel, PACKAGES), (proof_wheel, PROOF)):
+        top = {name.split("/")[0] for name in names_in(built)}
+        assert {name for name in top if not name.endswith(".dist-info")} == set(packages)
+        assert {f"{package}/py.typed" for package in packages} <= set(names_in(built))
     # Spark imports every `pyspark_*` package to find data sources.
     assert all(name in {"dledger", "pyspark_dledger"} or name.startswith("dledger_") for name in PACKAGES)
 
 
 def test_wheel_holds_code_and_types_and_no_litter(wheel: Path) -> None:
     files = [name for name in names_in(wheel) if ".dist-info/" not in name]
-    assert {Path(name).suffix or Path(name).name for name in files} <= {
-        ".py",
-        ".typed",
-        ".pyi",
-        ".html",
-        ".css",
-        ".js",
-        ".properties",
-        ".c",
-        ".h",
-    }
-    assert {f"{package}/py.typed" for package in PACKAGES} <= set(files)
+    endings = {".py", ".typed", ".pyi", ".html", ".css", ".js", ".properties", ".c", ".h"}
+    assert {Path(name).suffix or Path(name).name for name in files} <= endings
 
 
 def test_wheel_carries_licence_and_command(wheel: Path) -> None:
@@ -80,8 +89,8 @@ def test_wheel_carries_licence_and_command(wheel: Path) -> None:
 
 
 def run_outside(tmp_path: Path, program: str, *arguments: str) -> str:
-    """What a program prints that finds the wheel's packages only where it looks for them itself."""
-    # -P and the empty PYTHONPATH keep the checkout away; the editable install's path entry is behind `site`.
+    """Run a program that finds the wheel's packages only where it looks for them itself, and return its output."""
+    # -P and the empty PYTHONPATH keep the checkout away. The editable install's path entry depends on `site`.
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments],
         cwd=tmp_path,
@@ -94,12 +103,30 @@ def run_outside(tmp_path: Path, program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_every_module_imports_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+def test_every_module_imports_outside_the_checkout_and_the_product_needs_no_proof(site: Path, tmp_path: Path) -> None:
     imported = run_outside(tmp_path, IMPORT_ALL, str(site), *PACKAGES)
     assert set(PACKAGES) <= set(imported.split())
 
 
-# What the base install promises to import without any extra: the log, the wire, the client and the command.
+CHAOS = "import sys; sys.path.insert(0, sys.argv.pop(1)); from dledger_admin.cli import main; main()"
+
+
+def test_the_second_wheel_brings_the_command_chaos(site: Path, wheel: Path, proof_wheel: Path, tmp_path: Path) -> None:
+    both = installed(tmp_path / "both", wheel, proof_wheel)
+    assert "faults" in run_outside(tmp_path, CHAOS, str(both), "chaos", "--help")
+    assert set(PROOF) <= set(run_outside(tmp_path, IMPORT_ALL, str(both), *PROOF).split())
+
+
+CLIENT = "import sys; sys.path.insert(0, sys.argv[1]); import dledger_client; print(*sys.modules)"
+
+
+def test_the_client_loads_no_module_of_the_log(site: Path, tmp_path: Path) -> None:
+    loaded = run_outside(tmp_path, CLIENT, str(site)).split()
+    assert "dledger_base.tls" in loaded
+    assert [name for name in loaded if name.partition(".")[0] in {"dledger", "dledger_broker", "dledger_namesrv"}] == []
+
+
+# Packages that the base install promises without any extra: the log, the wire, the client and the command.
 BASE_ENTRY_POINTS = ["dledger", "dledger_remoting", "dledger_client", "dledger_admin.cli"]
 
 IMPORT_WITHOUT_EXTRAS = """

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.group import GroupSettings, SimGroup, SimNode
 from dledger_sim.log.registers import serve_registers
 from dledger_sim.log.scheduler import Scheduler
 
@@ -17,3 +17,9 @@ def group() -> SimGroup:
     group.scheduler.run_until(3.0)
     assert group.healthy()
     return group
+
+
+@pytest.fixture
+def leader(group: SimGroup) -> SimNode:
+    assert group.leader is not None
+    return group.leader

@@ -1,4 +1,4 @@
-"""Campaigns: what failed is written down, repeated and made short; what was run is added up."""
+"""Campaigns record failed runs, repeat and shorten them, and add up all runs."""
 
 import gc
 import math
@@ -56,7 +56,7 @@ def test_a_seed_that_breaks_nothing_cannot_be_shrunk() -> None:
 
 
 def test_nothing_of_a_run_stays_in_memory() -> None:
-    """Not even of nodes that died while requests waited in them."""
+    """This includes nodes that died while requests waited in them."""
 
     def groups() -> int:
         gc.collect()
@@ -90,21 +90,22 @@ def test_figures_replace_those_of_an_earlier_campaign(tmp_path: Path) -> None:
     page.write_text("# Proof\n", encoding="utf-8")
     write_figures(page, Totals(seeds=3))
     page.write_text(page.read_text(encoding="utf-8") + "\n## More\n", encoding="utf-8")
-    write_figures(page, Totals(seeds=4711))
+    write_figures(page, Totals(seeds=4711), "0123abcd")
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"\| seeds \| ([\d,]+)", text) == ["4,711"]
+    assert "| commit | `0123abcd` |" in text
     assert text.startswith("# Proof\n")
     assert text.endswith("\n## More\n")
 
 
 def test_the_page_lists_every_mutant_with_the_promise_it_breaks() -> None:
-    page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "proof" / "simulator.md").read_text(encoding="utf-8")
     section = page.partition("## Known bugs")[2]
     listed = dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", section, re.MULTILINE))
     assert listed == {name: mutant.breaks for name, mutant in MUTANTS.items()}
 
 
-def test_tasks_run_on_simulated_time_and_tell_of_what_nobody_caught() -> None:
+def test_the_simulated_loop_reports_uncaught_errors_of_tasks() -> None:
     calls: list[object] = []
     unhandled: list[Exception] = []
 

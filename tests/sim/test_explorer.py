@@ -1,4 +1,4 @@
-"""Small worlds are explored to their end, and known bugs end in a shortest story."""
+"""The explorer searches small worlds completely, and shows a known bug by a shortest history."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from dledger.core.raft import Raft
-from dledger.invariants import InvariantError
+from dledger_base.invariants import InvariantError
 from dledger_sim.log.explore import state as explored_state
 from dledger_sim.log.explore.bounds import Bounds
 from dledger_sim.log.explore.prefixes import PREFIXES
@@ -55,12 +55,12 @@ def story_of(mutant: str, bounds: Bounds, prefix: str = "") -> list[str]:
     ids=str,
 )
 def test_a_small_world_ends_with_every_promise_kept(bounds: Bounds, states: int, depth: int) -> None:
-    """The numbers change when the core takes other steps than it did, and only then."""
+    """The numbers change only if the core takes other steps than before."""
     found = explored(bounds)
     assert (found.progress.states, found.progress.depth) == (states, depth)
 
 
-def test_the_states_are_the_same_whoever_looks_for_them() -> None:
+def test_a_parallel_search_finds_the_same_states() -> None:
     bounds = replace(ONE_TERM, crashes=1)
     alone, together = explored(bounds), explored(bounds, jobs=3)
     assert alone.progress._replace(seconds=0.0) == together.progress._replace(seconds=0.0)
@@ -89,11 +89,11 @@ def test_a_known_bug_ends_in_a_shortest_story(mutant: str, bounds: Bounds, steps
 @pytest.mark.parametrize(
     ("mutant", "prefix", "promise"),
     [
-        ("commit-older-term", "figure8", "a leader holds what was committed in earlier terms"),
+        ("commit-older-term", "figure8", "a leader holds all entries that were committed in earlier terms"),
         ("stale-acknowledgement", "stale-ack", "an acknowledged entry equals the leader's"),
     ],
 )
-def test_what_lies_deep_is_found_behind_a_script(mutant: str, prefix: str, promise: str) -> None:
+def test_the_explorer_finds_deep_violations_behind_a_script(mutant: str, prefix: str, promise: str) -> None:
     story = story_of(mutant, PREFIXES[prefix].bounds, prefix)
     assert f"     -- so far the script {prefix}" in story
     assert promise in story[-1]
@@ -105,7 +105,7 @@ def test_a_script_itself_breaks_nothing(prefix: str) -> None:
 
 
 def some_worlds(worlds: Worlds, count: int) -> list[World]:
-    """The first worlds of a search, in which nodes have much to remember."""
+    """Return the first worlds of a search, in which nodes remember much."""
     found, seen = [worlds.first()], set()
     for world in found:
         for _, after in worlds.successors(world):
@@ -116,7 +116,7 @@ def some_worlds(worlds: Worlds, count: int) -> list[World]:
     return found
 
 
-def test_a_core_is_put_together_as_it_was_taken_apart() -> None:
+def test_a_core_is_rebuilt_equal_from_its_state() -> None:
     worlds = Worlds(Bounds(crashes=1, transfers=1, heartbeats=1, in_flight=4))
     some_worlds(worlds, 3_000)
     states = worlds.tables.nodes.values
@@ -127,7 +127,7 @@ def test_a_core_is_put_together_as_it_was_taken_apart() -> None:
 
 
 def called_otherwise(worlds: Worlds, world: World, renaming: tuple[int, ...]) -> World:
-    """The world with node n called `renaming[n]`."""
+    """Return the world with node n renamed to `renaming[n]`."""
     tables = worlds.tables
     nodes = [0] * len(renaming)
     for place, node in enumerate(world.nodes):
@@ -150,7 +150,7 @@ def called_otherwise(worlds: Worlds, world: World, renaming: tuple[int, ...]) ->
     ],
     ids=str,
 )
-def test_worlds_that_differ_in_names_only_are_one_and_have_one_future(bounds: Bounds) -> None:
+def test_worlds_that_differ_only_in_names_share_hash_and_successors(bounds: Bounds) -> None:
     worlds = Worlds(bounds)
 
     def future(world: World) -> set[int]:
@@ -163,7 +163,7 @@ def test_worlds_that_differ_in_names_only_are_one_and_have_one_future(bounds: Bo
             assert future(other) == future(world)
 
 
-def test_a_promise_that_a_step_breaks_before_it_changes_anything_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_raises_before_any_change_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(raft: Raft, now: float) -> None:
         raise InvariantError(f"{raft.me} cannot tell the time at {now}")
 
@@ -179,7 +179,7 @@ def test_a_core_with_a_memory_unknown_to_the_explorer_is_refused(monkeypatch: py
         search(ONE_TERM)
 
 
-def test_a_search_stops_where_it_is_told_to() -> None:
+def test_a_search_stops_at_its_state_limit() -> None:
     found = search(Bounds(), most_states=500)
     assert not found.complete
     assert found.trail is None

@@ -1,6 +1,4 @@
-"""Judges of locks, of what is sent back, of check-backs and of reads that wait for quotas: each lets through what is
-right, and names what is not.
-"""
+"""Judges of locks, of messages sent back, of check-backs and of reads that wait convict exactly the wrong histories."""
 
 from __future__ import annotations
 
@@ -21,10 +19,7 @@ COPY = Copy("consumers", 7, 1, is_dead=False)
 LETTER = COPY._replace(is_dead=True)
 
 
-# ---------------------------------------------------------------- locks
-
-
-def test_a_queue_changes_hands_once_its_owner_believes_in_it_no_more() -> None:
+def test_a_queue_lock_changes_hands_after_the_owners_belief_ended() -> None:
     counts = Counter[str]()
     judge = LockJudge(counts)
     judge.granted("anna", 0, 10.0, until=41.0)
@@ -37,32 +32,33 @@ def test_a_queue_changes_hands_once_its_owner_believes_in_it_no_more() -> None:
     assert counts["lock taken when a belief was over"] == 1
 
 
-def test_two_members_do_not_believe_in_one_queue() -> None:
+def test_two_simultaneous_owners_of_a_queue_are_a_violation() -> None:
     judge = LockJudge(Counter())
     judge.granted("anna", 0, 10.0, until=41.0)
-    judge.granted("anna", 0, 12.0, until=40.0)  # a late answer to an earlier request shortens no belief
+    judge.granted("anna", 0, 12.0, until=40.0)  # a late answer to an earlier request shortens no lock
     with pytest.raises(Violation, match="one member of a group at a time"):
         judge.granted("bert", 0, 40.5, until=71.0)
 
 
-# ---------------------------------------------------------------- what is sent back
+@pytest.fixture
+def truth() -> SentBackTruth:
+    return SentBackTruth(Counter())
 
 
-def test_each_request_may_store_one_and_one_that_is_answered_has_stored_it() -> None:
-    truth = SentBackTruth(Counter())
-    truth.ask(COPY)
-    truth.ask(COPY)
+def test_an_answered_send_back_without_a_stored_copy_is_a_violation(truth: SentBackTruth) -> None:
+    for _ in range(3):
+        truth.ask(COPY)
+    with pytest.raises(Violation, match="stored once it is answered"):
+        truth.answer(COPY)
     truth.see_waiting(COPY)
     truth.check_entry()
     truth.answer(COPY)
+    truth.answer(COPY)
     truth.see_record(COPY, 5.0)
     truth.refuse(COPY)
-    with pytest.raises(Violation, match="stored once it is answered"):
-        truth.answer(COPY)
 
 
-def test_what_was_refused_or_not_asked_for_is_not_stored() -> None:
-    truth = SentBackTruth(Counter())
+def test_a_stored_copy_of_a_refused_or_missing_request_is_a_violation(truth: SentBackTruth) -> None:
     truth.ask(COPY)
     truth.refuse(COPY)
     truth.see_waiting(COPY)
@@ -73,19 +69,15 @@ def test_what_was_refused_or_not_asked_for_is_not_stored() -> None:
     truth.see_record(LETTER, 5.0)
     with pytest.raises(Violation, match="each request that was not refused"):
         truth.check_entry()
-
-
-def test_what_is_refused_must_not_be_there() -> None:
     truth = SentBackTruth(Counter())
     truth.ask(LETTER)
     truth.see_record(LETTER, 5.0)
     truth.check_entry()
     with pytest.raises(Violation, match="each request that was not refused"):
-        truth.refuse(LETTER)
+        truth.refuse(LETTER)  # it was stored
 
 
-def test_one_that_is_moved_counts_once_and_comes_once_when_its_delay_is_over() -> None:
-    truth = SentBackTruth(Counter())
+def test_a_moved_copy_counts_once_and_comes_once_after_its_delay(truth: SentBackTruth) -> None:
     truth.ask(COPY, due=8.0)
     for _ in range(2):
         truth.see_waiting(COPY)
@@ -97,8 +89,7 @@ def test_one_that_is_moved_counts_once_and_comes_once_when_its_delay_is_over() -
         truth.see_record(COPY, 9.0)
 
 
-def test_nothing_comes_again_too_early() -> None:
-    truth = SentBackTruth(Counter())
+def test_a_copy_before_the_end_of_its_delay_is_a_violation(truth: SentBackTruth) -> None:
     truth.ask(COPY, due=9.0)
     truth.ask(COPY, due=8.0)
     truth.see_waiting(COPY)
@@ -106,19 +97,15 @@ def test_nothing_comes_again_too_early() -> None:
         truth.see_record(COPY, 7.9)
 
 
-def test_what_others_than_consumers_send_back_is_not_judged() -> None:
-    truth = SentBackTruth(Counter())
+def test_copies_that_no_consumer_sent_back_are_not_judged(truth: SentBackTruth) -> None:
     truth.see_waiting(COPY)
     truth.check_entry()
     truth.see_record(COPY, 1.0)
     truth.see_record(COPY, 1.0)
 
 
-# ---------------------------------------------------------------- check-backs
-
-
 def half_sent_at(moment: float) -> HalfTruth:
-    """Operation 7 is a half at position 100, immune for 2 s; producers are asked twice at most."""
+    """Return the truth about operation 7: a half message at position 100, immune for 2 s, with up to 2 check-backs."""
     truth = HalfTruth(Counter())
     truth.most_checks, truth.immune_s = 2, 2.0
     truth.sent[7] = moment
@@ -132,24 +119,15 @@ def test_a_producer_is_asked_when_the_half_is_immune_no_more_and_not_for_ever() 
     truth.see_check(7, 100, 8.0)
     with pytest.raises(Violation, match="for ever"):
         truth.see_check(7, 100, 9.0)
-
-
-def test_a_half_is_immune_for_a_while() -> None:
     with pytest.raises(Violation, match="immune"):
         half_sent_at(5.0).see_check(7, 100, 6.9)
-
-
-def test_a_producer_is_asked_about_what_it_has_sent_where_it_stands() -> None:
     with pytest.raises(Violation, match="asked about a half"):
         half_sent_at(5.0).see_check(7, 96, 8.0)
 
 
-# ---------------------------------------------------------------- reads that wait for quotas
-
-
 def test_a_read_waits_for_a_quota_no_longer_than_its_client_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers()
-    monkeypatch.setattr(Meter, "overdue", lambda _meter, _now: [])
+    monkeypatch.setattr(Meter, "take_overdue", lambda _meter, _now: [])
     answers = waiting_pop(brokers, brokers.leader)
     with pytest.raises(Violation, match="a read waits for quotas no longer than its client expects"):
         send_for(brokers, READ_HOLD_S + 2.0)
@@ -157,7 +135,7 @@ def test_a_read_waits_for_a_quota_no_longer_than_its_client_expects(monkeypatch:
 
 
 def send_for(brokers: Brokers, seconds: float) -> None:
-    """Have entries applied meanwhile."""
+    """Let time pass with entries being applied."""
     connection = brokers.connect(brokers.leader)
     for _ in range(round(seconds * 10)):
         brokers.send(connection, TOPIC)

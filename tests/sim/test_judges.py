@@ -1,9 +1,11 @@
-"""The simulator's judges: what breaks a promise is called that, whatever else is wrong at the time."""
+"""The simulator's judges name a broken promise, also if other things are wrong at that time."""
 
 from __future__ import annotations
 
 import errno
+import logging
 from collections import Counter
+from contextlib import suppress
 from itertools import count
 from random import Random
 
@@ -11,9 +13,9 @@ import pytest
 
 from dledger.core.messages import AppendReply
 from dledger.errors import StorageError
-from dledger.invariants import InvariantError
 from dledger.net.requests import RequestChannel
 from dledger.types import Lane, ReplicaId
+from dledger_base.invariants import InvariantError
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import UnitRows
@@ -27,18 +29,19 @@ from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.truth import Truth
 from dledger_sim.log.campaign import judge
 from dledger_sim.log.cases import Case
-from dledger_sim.log.group import GroupSettings, SimGroup
+from dledger_sim.log.group import GroupSettings, SimGroup, SimNode
 from dledger_sim.log.invariants import Violation, require
 from dledger_sim.log.mutants import MUTANTS
 from dledger_sim.log.network import REDIAL_S
 from dledger_sim.log.registers import serve_registers
+from dledger_sim.log.run import _errors_judged
 from dledger_sim.log.scheduler import Scheduler
 from dledger_sim.log.workload import Workload, WorkloadSettings
 
 HOST = HostAddress("127.0.0.1", 10911)
 
 
-def test_a_node_whose_disk_was_damaged_must_hold_what_it_acknowledges_afterwards(group: SimGroup) -> None:
+def test_a_node_must_hold_entries_acknowledged_after_a_disk_damage(group: SimGroup) -> None:
     for name in group.nodes:
         group.witness.amnesia(name)
     for node in group.nodes.values():
@@ -48,11 +51,8 @@ def test_a_node_whose_disk_was_damaged_must_hold_what_it_acknowledges_afterwards
         group.scheduler.run_until(10.0)
 
 
-def test_nobody_acknowledges_what_is_not_in_its_log(group: SimGroup) -> None:
-    follower = next(node.life for node in group.nodes.values() if node is not group.leader)
-    leader = group.leader
-    assert follower is not None
-    assert leader is not None
+def test_acknowledging_an_entry_beyond_the_own_log_is_a_violation(group: SimGroup, leader: SimNode) -> None:
+    follower = next(node.life for node in group.nodes.values() if node is not leader)
     term, beyond = follower.replica.engine.term, follower.replica.store.last_index + 1
     with pytest.raises(Violation, match="is in the sender's log"):
         group.witness.sending(follower, leader.name, AppendReply(term, beyond, beyond))
@@ -60,27 +60,24 @@ def test_nobody_acknowledges_what_is_not_in_its_log(group: SimGroup) -> None:
 
 def test_an_error_of_a_disk_explains_no_other_failure(group: SimGroup) -> None:
     node = group.nodes["n0"]
-    assert node.life is not None
     node.failing_disk = True
-    with pytest.raises(Violation, match="a replica fails only when its disk does"):
+    with pytest.raises(Violation, match="a replica fails only if its disk fails"):
         group._replica_failed(node.life, InvariantError("something else"))
     group._replica_failed(node.life, StorageError("a write failed"))
     assert node.life is None
 
 
-def test_no_handler_of_the_code_under_test_answers_a_broken_promise(group: SimGroup) -> None:
+def test_a_violation_inside_a_request_handler_is_not_swallowed(group: SimGroup) -> None:
     life = group.nodes["n0"].life
-    assert life is not None
     channel = RequestChannel(life.transport, 77, lambda *_: require(False, "a promise"), life.environment)
     with pytest.raises(Violation, match="a promise"):
-        channel._answer(ReplicaId("n1", "x"), 1, b"")
+        channel._run_handler(ReplicaId("n1", "x"), 1, b"")
 
 
-def test_what_a_node_has_just_sent_may_arrive_after_its_death(group: SimGroup) -> None:
+def test_a_message_sent_just_before_a_kill_may_arrive_after_it(group: SimGroup) -> None:
     arrived: Counter[bool] = Counter()
     for _ in range(20):
         sender = group.nodes["n1"].life
-        assert sender is not None
         got: list[float] = []
         group.network.send(
             sender.replica_id, "n2", Lane.CONTROL, 10, lambda _, got=got: got.append(group.scheduler.now)
@@ -96,7 +93,7 @@ def test_what_a_node_has_just_sent_may_arrive_after_its_death(group: SimGroup) -
     assert arrived[False]
 
 
-def test_a_power_loss_in_the_middle_of_a_sync_leaves_some_of_what_it_was_to_write(group: SimGroup) -> None:
+def test_a_power_loss_during_a_sync_may_keep_or_lose_the_write(group: SimGroup) -> None:
     node = group.nodes["n0"]
     left: Counter[bool] = Counter()
     for number in range(40):
@@ -127,7 +124,7 @@ def test_an_idempotent_send_that_is_not_remembered_is_no_excuse_for_its_repetiti
     assert outcome.violation.promise == "an idempotent send is remembered"
 
 
-def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> None:
+def test_a_pull_may_skip_only_trimmed_messages() -> None:
     truth = Truth(Counter(), COMMANDS)
     topic = truth.topics["lasting-0"] = Incarnation("lasting-0", 0)
     topic.first_offsets[0] = 3
@@ -143,14 +140,20 @@ def test_a_pull_from_below_the_first_kept_message_skips_only_what_is_gone() -> N
 
 def _found(offset: int) -> Answer:
     record = MessageRecord(
-        topic="lasting-0",
-        queue_id=0,
-        queue_offset=offset,
-        physical_offset=offset,
-        body=encode_body(offset, 0),
-        born_timestamp=0,
-        born_host=HOST,
-        store_timestamp=0,
-        store_host=HOST,
-    )
+        topic="lasting-0", queue_id=0, queue_offset=offset, physical_offset=offset, body=encode_body(offset, 0),
+        born_timestamp=0, born_host=HOST, store_timestamp=0, store_host=HOST,
+    )  # fmt: skip
     return Answer(ResponseCode.SUCCESS, {"nextBeginOffset": str(offset + 1)}, encode_record(record), "")
+
+
+def test_an_error_that_a_node_logs_is_judged_though_its_exception_ends_only_a_task(group: SimGroup) -> None:
+    """Nobody awaits a task of a node: garbage was collected in time, or what the task left undone was judged."""
+
+    def run() -> None:
+        with _errors_judged(group):
+            with suppress(Violation):
+                logging.getLogger("dledger_broker.views").error("event=it_differs")
+            raise Violation("every request is answered", "one is not")
+
+    with pytest.raises(Violation, match="event=it_differs"):
+        run()

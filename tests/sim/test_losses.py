@@ -1,4 +1,4 @@
-"""What an operator accepts to lose excuses that, and nothing else."""
+"""A loss that an operator accepts excuses that loss, and nothing else."""
 
 import pytest
 
@@ -13,11 +13,11 @@ ENTRIES = [(1, 100, 7), (1, 200, 8)]
 def test_without_an_operator_nothing_that_is_committed_is_lost() -> None:
     losses = Losses()
     losses.power_lost(A, 9)
-    with pytest.raises(Violation, match="only if an operator accepts it"):
+    with pytest.raises(Violation, match="only if an operator accepts the loss"):
         losses.lose(5, ENTRIES)
 
 
-def test_what_every_accepted_log_holds_is_not_lost() -> None:
+def test_entries_in_every_accepted_log_must_not_be_lost() -> None:
     losses = Losses()
     losses.accepted(A, 6)
     losses.accepted(B, 4)
@@ -28,7 +28,7 @@ def test_what_every_accepted_log_holds_is_not_lost() -> None:
     assert [losses.is_void(index, crc) for index, crc in ((5, 7), (6, 8), (5, 8), (7, 8))] == [True, True, False, False]
 
 
-def test_who_lost_its_page_cache_is_in_doubt_until_that_is_made_good() -> None:
+def test_a_node_is_in_doubt_from_a_power_loss_until_that_is_made_good_or_the_group_is_settled() -> None:
     losses = Losses()
     losses.power_lost(A, 5)
     losses.power_lost(A, 3)
@@ -38,10 +38,6 @@ def test_who_lost_its_page_cache_is_in_doubt_until_that_is_made_good() -> None:
     assert losses.made_good(A) == 5
     assert not losses.is_in_doubt(A)
     assert not losses.excuses(A, 1)
-
-
-def test_a_group_that_is_whole_can_lose_nothing_any_more() -> None:
-    losses = Losses()
     losses.accepted(A, 4)
     assert losses.excuses(A, 5)
     losses.settled()

@@ -1,4 +1,4 @@
-"""Judges of popped messages and of replies convict what their promises forbid, and nothing else."""
+"""Judges of popped messages and of replies convict exactly the histories that break their promises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_popped_message_is_shown_again_once_its_time_is_over() -> None:
     pops.shown(2, 2.0, 10.0)
 
 
-def test_clocks_that_jumped_may_show_it_early_and_not_after_its_acknowledgement() -> None:
+def test_after_clock_jumps_a_pop_may_be_early_and_not_after_its_acknowledgement() -> None:
     pops = Pops(1, 2, 3)
     pops.shown(1, 0.0, 1.0)
     pops.shown(2, 2.0, 5.0, is_sure=False)
@@ -58,14 +58,14 @@ def test_clocks_that_jumped_may_show_it_early_and_not_after_its_acknowledgement(
         pops.shown(3, 20.0, 21.0, is_sure=False)
 
 
-def test_what_a_topic_gets_back_with_a_queue_is_begun_anew() -> None:
+def test_messages_of_a_recreated_queue_may_be_popped_again_after_their_ack() -> None:
     pops = Pops(1, 2, begun_anew=True)
     pops.shown(1, 0.0, 1.0)
     pops.acknowledged(1, 2.0)
     pops.shown(2, 3.0, 4.0)
 
 
-def test_what_a_repeated_send_has_stored_again_is_another_message() -> None:
+def test_a_message_stored_again_by_a_repeated_send_is_judged_as_another() -> None:
     pops = Pops(1, 2)
     pops.shown(1, 0.0, 1.0)
     pops.acknowledged(1, 2.0)
@@ -76,73 +76,62 @@ def test_what_a_repeated_send_has_stored_again_is_another_message() -> None:
 
 
 @pytest.mark.parametrize("begun_anew", [False, True])
-def test_what_is_answered_as_acknowledged_is_so_unless_its_queue_was_gone(begun_anew: bool) -> None:
+def test_an_answered_acknowledgement_holds_unless_its_queue_was_gone(begun_anew: bool) -> None:
     pops = Pops(1, begun_anew=begun_anew)
     pops.truth.acked = set()
     pops.shown(1, 0.0, 1.0)
-    with nullcontext() if begun_anew else pytest.raises(Violation, match="answered as acknowledged is so"):
+    with nullcontext() if begun_anew else pytest.raises(Violation, match="acknowledgement was answered"):
         pops.acknowledged(1, 2.0)
 
 
-def test_a_pop_that_shows_what_it_did_not_take_is_found() -> None:
-    with pytest.raises(Violation, match="a pop shows what it took"):
+def test_a_pop_that_shows_an_untaken_message_is_a_violation() -> None:
+    with pytest.raises(Violation, match="a pop shows the messages that it took"):
         Pops(1).shown(2, 0.0, 1.0)
 
 
-def replies() -> ReplyJudge:
+@pytest.fixture
+def judge() -> ReplyJudge:
     judge = ReplyJudge(Counter())
     judge.ask(ASKED)
     judge.sent(ASKED, 1)
     return judge
 
 
-def test_a_reply_that_arrives_is_heard() -> None:
-    judge = replies()
+def test_a_reply_that_arrives_is_heard_and_not_refused(judge: ReplyJudge) -> None:
     judge.arrived(ASKED, 1)
     judge.heard(1, is_direct=True)
-    with pytest.raises(Violation, match="does not come again"):
+    with pytest.raises(Violation, match="does not arrive twice"):
         judge.arrived(ASKED, 1)
+    with pytest.raises(Violation, match="nor after it was refused"):
+        judge.refused(1, 1)
 
 
-def test_a_reply_that_was_passed_on_may_come_twice() -> None:
-    judge = replies()
+def test_a_reply_that_was_passed_on_may_come_twice(judge: ReplyJudge) -> None:
     judge.arrived(ASKED, 1)
     judge.arrived(ASKED, 1)
     judge.heard(1, is_direct=False)
-    with pytest.raises(Violation, match="does not come again"):
+    with pytest.raises(Violation, match="does not arrive twice"):
         judge.heard(1, is_direct=True)
 
 
-def test_a_reply_that_nobody_got_was_not_heard() -> None:
-    with pytest.raises(Violation, match="told so was heard"):
-        replies().heard(1, is_direct=False)
-
-
-def test_a_reply_that_was_refused_does_not_arrive() -> None:
-    judge = replies()
+def test_a_reply_that_did_not_arrive_is_not_heard_and_one_that_was_refused_does_not_arrive(judge: ReplyJudge) -> None:
+    with pytest.raises(Violation, match="its reply was delivered"):
+        judge.heard(1, is_direct=False)
     judge.refused(1, 1)
-    with pytest.raises(Violation, match="nor once it was refused"):
+    with pytest.raises(Violation, match="nor after it was refused"):
         judge.arrived(ASKED, 1)
-
-
-def test_a_reply_that_arrived_is_not_refused() -> None:
-    judge = replies()
-    judge.arrived(ASKED, 1)
-    with pytest.raises(Violation, match="nor once it was refused"):
-        judge.refused(1, 1)
 
 
 @pytest.mark.parametrize(
     ("at", "number", "why"),
     [
-        (Asked("bert", "anna/1"), 1, "comes to the client that waits"),
-        (Asked("anna", "anna/2"), 1, "comes to the client that waits"),
-        (Asked("bert", "bert/1"), 1, "comes as it was sent"),
-        (ASKED, 2, "one that was sent"),
+        (Asked("bert", "anna/1"), 1, "reaches the client that waits"),
+        (Asked("anna", "anna/2"), 1, "reaches the client that waits"),
+        (Asked("bert", "bert/1"), 1, "arrives as it was sent"),
+        (ASKED, 2, "was sent by a replier"),
     ],
 )
-def test_a_reply_that_goes_astray_is_found(at: Asked, number: int, why: str) -> None:
-    judge = replies()
+def test_a_reply_that_goes_astray_is_found(judge: ReplyJudge, at: Asked, number: int, why: str) -> None:
     judge.ask(Asked("bert", "bert/1"))
     with pytest.raises(Violation, match=why):
         judge.arrived(at, number)

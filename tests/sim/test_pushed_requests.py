@@ -1,8 +1,10 @@
-"""What simulated nodes ask of their clients, over the connections that these heartbeat through."""
+"""Simulated nodes send requests to their clients, over the connections of the clients' heartbeats."""
 
 from __future__ import annotations
 
 from typing import cast
+
+import pytest
 
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -16,7 +18,7 @@ ASKED = RequestCode.CHECK_TRANSACTION_STATE
 
 
 class Asked:
-    """A producer, connected to the leader of a whole group."""
+    """Producer that is connected to the leader of a whole group."""
 
     def __init__(self) -> None:
         self.brokers = Brokers()
@@ -35,20 +37,23 @@ class Asked:
         return cast(SimBroker, life.service)
 
     def push(self) -> None:
-        """Have the node ask, wherever the client is."""
+        """Let the node send a request to the producer."""
         self.node.service.relay.call_producer("producers", ASKED, {"n": "1"}, b"half", 0.0, lambda _: None)
 
 
-def test_a_client_hears_what_its_node_asks() -> None:
-    asked = Asked()
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+def test_a_client_receives_the_pushed_request_of_its_node(asked: Asked) -> None:
     asked.push()
     asked.brokers.run(0.1)
     (heard,) = asked.heard
     assert (heard.code, heard.flag, heard.ext, bytes(heard.body)) == (ASKED, FLAG_ONEWAY, {"n": "1"}, b"half")
 
 
-def test_a_client_that_has_gone_hears_nothing_and_its_node_forgets_it() -> None:
-    asked = Asked()
+def test_a_client_that_has_gone_hears_nothing_and_its_node_forgets_it(asked: Asked) -> None:
     asked.push()
     asked.connection.close()
     asked.brokers.run(0.1)
@@ -56,8 +61,7 @@ def test_a_client_that_has_gone_hears_nothing_and_its_node_forgets_it() -> None:
     assert len(asked.node.service.gossip.local) == 0
 
 
-def test_a_node_that_its_client_does_not_reach_does_not_reach_its_client() -> None:
-    asked = Asked()
+def test_a_node_that_its_client_does_not_reach_does_not_reach_its_client(asked: Asked) -> None:
     asked.brokers.group.unreachable.add(asked.brokers.leader)
     asked.push()
     asked.brokers.run(0.1)

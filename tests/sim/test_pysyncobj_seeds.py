@@ -1,4 +1,7 @@
-"""Whole groups whose engine is the one around PySyncObj, from a few seeds; `make sim ENGINE=pysyncobj` runs more."""
+"""Whole groups with the engine around PySyncObj keep their promises in a few seeds.
+
+`make sim ENGINE=pysyncobj` runs more.
+"""
 
 import pytest
 
@@ -7,38 +10,40 @@ from dledger.types import PYSYNCOBJ_ENGINE
 from dledger_sim.log.campaign import judge
 from dledger_sim.log.cases import Case
 
+pytestmark = pytest.mark.long
+
 LAB = "dledger_sim.brokers.lab"
 
 SECONDS = 6.0
 SEEDS = (
     *(("log", seed, SECONDS) for seed in range(500, 504)),
     *(("modes", seed, SECONDS) for seed in range(500, 503)),
-    # Who had been alone had committed more than a majority of those who vote now.
+    # A lone leader had committed more than a majority of the present voters had.
     ("modes", 27, SECONDS),
     ("threads", 500, SECONDS),
-    # A log began behind an entry that was lost while its node was down: the judge did not know that it had been.
+    # A log began behind an entry that was lost while its node was down. The judge did not know of the loss.
     ("threads", 4087, 20.0),
-    # Votes were split for longer than a node holds a request: the judge took a send that failed for a broken promise.
+    # Votes were split for longer than a node holds a request. The judge took a failed send for a broken promise.
     ("aliases", 510070, 20.0),
-    # Sent twice, a message was stored in another queue since: the judge took its offset there for the end of the first.
+    # A repeated send stored its message in another queue. The judge took that offset for the end of the first queue.
     ("aliases", 600223, 20.0),
-    # A bit rotted above the durable mark, and then power was lost: that is not promised, and is not injected any more.
+    # A bit rotted above the durable mark before a power loss. No promise covers that, so it is no longer injected.
     ("broker", 600981, 20.0),
-    # A consumer that pops decoded a record that had rotted.
+    # A consumer that pops decoded a rotten record.
     ("quotas", 600761, 20.0),
     # The judge sent beyond a quota of one message a second.
     ("accounts", 600936, 20.0),
     ("broker", 500, SECONDS),
     ("mixed", 500, SECONDS),
-    # What a leader understands was refused, and never recorded: features stayed inactive.
+    # The leader's own command kinds were refused and never recorded, so features stayed inactive.
     ("mixed", 610060, 20.0),
-    # An entry rotted on a full disk, the others trimmed it, and a start needed it: nobody had it any more.
+    # An entry rotted on a full disk, the others trimmed it, and a start needed it. No node had the entry any more.
     ("halves", 611023, 20.0),
-    # A query by key met the installation of a snapshot.
+    # A query by key coincided with the installation of a snapshot.
     ("halves", 611716, 20.0),
-    # A trim took entries while they were read back for a follower, who was never sent anything again.
+    # A trim took entries while they were read back for a follower. The follower was never sent anything again.
     ("modes", 612497, 20.0),
-    # A trim took a delivered message while it was looked for, to be taken back.
+    # A trim took a delivered message while a recall looked for it.
     ("mixed", 611740, 20.0),
 )
 
@@ -56,7 +61,7 @@ def test_a_case_that_names_no_engine_is_one_of_the_native_engine() -> None:
 
 
 def test_every_start_of_a_node_makes_a_syncobj(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seeds above run another engine than the others do."""
+    """This shows that the seeds above run another engine than other tests."""
     made = []
     private_module = library.private_module
     monkeypatch.setattr(library, "private_module", lambda: made.append(1) or private_module())

@@ -1,7 +1,7 @@
-"""Every port reads what comes in pieces of any size: the twin of the chaos rig's `slicing`, which the simulator lacks.
+"""Every port reads data in pieces of any size: the twin of the chaos rig's `slicing`, which the simulator lacks.
 
-Frames are no matter of the simulator, which hands over whole messages.  So the connections of all four ports are given
-here what a link has cut into pieces, down to single bytes, and must read what was sent.
+The simulator delivers whole messages and knows no frames. So the connections of all four ports get pieces here, as a
+link cuts them, down to single bytes. They must read everything that was sent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import LinkCounters
 from dledger.types import Lane
+from dledger_base.request_memory import RequestMemory, RequestMemoryLimits
+from dledger_base.request_turns import RequestTurns
+from dledger_base.unread_answers import UnreadAnswers
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
@@ -34,12 +37,11 @@ from dledger_namesrv.connection import Connection as NameServerConnection
 from dledger_namesrv.metrics import NameServerCounters
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
-from dledger_serving.request_memory import RequestMemory, RequestMemoryLimits
 
 EXAMPLES = 50
 SECRET = b"sixteen bytes or more"
 sizes = st.lists(st.integers(1, 4) | st.integers(1, 1500), min_size=1, max_size=12)
-"""Of the pieces, one after the other, and again from the first."""
+"""Sizes of the pieces in bytes, used in turn, and again from the first."""
 bodies = st.lists(st.binary(max_size=40) | st.binary(min_size=1000, max_size=3000), min_size=1, max_size=6)
 
 
@@ -53,13 +55,21 @@ def pieces(data: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
 
 
 class Wire(asyncio.Transport):
-    """The socket of one side: keeps what is written."""
+    """Socket of one side that keeps everything written."""
 
     def __init__(self) -> None:
         socket = SimpleNamespace(setsockopt=lambda *_: None)
         super().__init__({"peername": ("127.0.0.1", 4), "sockname": ("127.0.0.1", 5), "socket": socket})
         self.written = b""
         self.closed = False
+        self.reading = asyncio.Event()
+        self.reading.set()
+
+    def pause_reading(self) -> None:
+        self.reading.clear()
+
+    def resume_reading(self) -> None:
+        self.reading.set()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
@@ -71,6 +81,9 @@ class Wire(asyncio.Transport):
         data, self.written = self.written, b""
         return data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.closed
 
@@ -80,7 +93,7 @@ class Wire(asyncio.Transport):
     abort = close
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There are none."""
+        """Do nothing: there are no limits."""
 
 
 def requests(sent: Sequence[bytes]) -> bytes:
@@ -128,11 +141,14 @@ def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> Non
     class Owner:
         config = NameServerConfig()
         counters = NameServerCounters()
+        judges = False
 
         def __init__(self) -> None:
             limits = RequestMemoryLimits(self.config.max_partial_bytes, self.config.max_frame_bytes, 1.0)
             nothing = Mock()
-            self.request_memory = RequestMemory(
+            self.unread = UnreadAnswers(self.config.max_unread_bytes, nothing)
+            self.turns = RequestTurns(asyncio.get_running_loop())
+            self.request_memory = self.stranger_memory = RequestMemory(
                 (), asyncio.get_running_loop(), limits, on_shortage=nothing, on_timeout=nothing
             )
 
@@ -146,13 +162,16 @@ def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> Non
             return make_response(request, 0, body=bytes(request.body))
 
         def connection_lost(self, connection: NameServerConnection) -> None:
-            """Nothing depends on it."""
+            """Do nothing."""
 
     async def feed() -> bytes:
         connection, wire = NameServerConnection(Owner(), 1), Wire()
         connection.connection_made(wire)
         for piece in pieces(requests(sent), lengths):
+            # A connection reads no more once the time of a turn is over, which a slow machine reaches.
+            await wire.reading.wait()
             connection.data_received(piece)
+        await wire.reading.wait()
         assert not wire.closed
         return wire.written
 
@@ -182,7 +201,7 @@ def test_the_client_library(sent: list[bytes], lengths: list[int]) -> None:
 
 
 class Peers:
-    """The owner of both ends of a connection between two nodes."""
+    """Owner of both ends of a connection between two nodes."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -195,7 +214,7 @@ class Peers:
         self.frames.append(Frame(frame.kind, bytes(frame.header), bytes(frame.payload)))
 
     def on_closed(self, connection: PeerConnection, error: Exception | None) -> None:
-        """It ends with the test."""
+        """Do nothing: the connection ends with the test."""
 
 
 def give(connection: PeerConnection, data: bytes, lengths: Sequence[int]) -> None:
@@ -212,7 +231,7 @@ def give(connection: PeerConnection, data: bytes, lengths: Sequence[int]) -> Non
 @settings(max_examples=EXAMPLES)
 @given(bodies, sizes)
 def test_the_peer_port(sent: list[bytes], lengths: list[int]) -> None:
-    """The handshake in both directions, and then frames."""
+    """The handshake in both directions, and then frames, arrive in pieces."""
     peers = Peers()
     near = Hello(1, "cluster", "group", 1 << 30, "a", "a-1", Lane.BULK, "host-a", 10912)
     far = Hello(1, "cluster", "group", 1 << 30, "b", "b-1", Lane.BULK, "host-b", 10912)

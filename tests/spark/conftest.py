@@ -1,4 +1,4 @@
-"""One Spark session and one cluster for all tests of this folder; they run where there are two cores for both."""
+"""One Spark session and one cluster for all tests of this folder, which need two cores."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
             "spark.log.level": "ERROR",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": tmp_path_factory.mktemp("events").as_uri(),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.streaming.stopTimeout": "30s",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
@@ -34,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
-    """Two groups of three nodes. Whoever stops a node starts it again; topics are of the module that makes them."""
+    """Start two groups of three nodes. A test that stops a node starts it again. Each module makes its own topics."""
     # A busy machine may take longer than the default two minutes to repeat a job.
     with LocalCluster(groups=2, config="idempotent_window_ms = 3600000\n") as started:
         yield started

@@ -1,4 +1,4 @@
-"""A broker group whose nodes serve a log from memory, and misbehave as a test tells them."""
+"""Broker group whose nodes serve a log from memory, and misbehave as a test tells them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,25 @@ HOST = HostAddress("127.0.0.1", 10911)
 FIRST_POSITION = 1 << 20
 
 
+def record(topic: str, queue_id: int, queue_offset: int, physical_offset: int, **fields: Any) -> bytes:
+    """Return a stored message."""
+    where = {"queue_id": queue_id, "queue_offset": queue_offset, "physical_offset": physical_offset}
+    what = {"body": b"x", "born_timestamp": 1, "born_host": HOST, "store_timestamp": 1, "store_host": HOST}
+    return encode_record(MessageRecord(topic=topic, **where | what | fields))
+
+
+def source(namesrv: str, **changes: Any) -> Source:
+    """Return what tasks know of a group whose followers are read."""
+    given = {
+        "namesrv": (namesrv,), "group": GROUP, "ordinal": 0, "read_from": "follower", "roles": "follower",
+        "read_timeout_s": 5.0, "fail_on_data_loss": True, "columns": ("value", "offset", "log_index"),
+        "row_filter": RowFilter(),
+    }  # fmt: skip
+    return Source(**given | changes)
+
+
 class FakeLog:
-    """Entries with messages of one queue each; offsets count from 0 per topic."""
+    """Entries with messages of one queue each. Offsets count from 0 per topic."""
 
     def __init__(self, entries: list[list[tuple[str, bytes]]]) -> None:
         self.cuts: list[dict[str, int]] = []
@@ -45,49 +62,21 @@ class FakeLog:
     def _record(self, topic: str, value: bytes, position: int) -> bytes:
         offset = self.offsets.get(topic, 0)
         self.offsets[topic] = offset + 1
-        return encode_record(
-            MessageRecord(
-                topic=topic,
-                queue_id=0,
-                queue_offset=offset,
-                physical_offset=position,
-                body=value,
-                born_timestamp=1,
-                born_host=HOST,
-                store_timestamp=1000 + offset,
-                store_host=HOST,
-            )
-        )
+        return record(topic, 0, offset, position, body=value, store_timestamp=1000 + offset)
 
     def run(self, start: int, max_entries: int) -> tuple[bytes, int]:
-        """Whole entries from `start` on, and where the next ones start."""
+        """Return whole entries from `start` on, and the position of the next one."""
         places = [cut["position"] for cut in self.cuts]
         first = places.index(start)
         data = b"".join(self.entries[first : first + max_entries])
         return data, start + len(data)
 
     def slice(self, topic: str, namesrv: str, first: int = 0, last: int | None = None, **changes: Any) -> LogSlice:
-        """The slice from entry `first` to before entry `last`."""
+        """Return the slice from entry `first` up to but without entry `last`."""
         cut = self.cuts[first]
         following = None if last is None else self.cuts[last]
-        source = Source(
-            **(
-                {
-                    "namesrv": (namesrv,),
-                    "group": GROUP,
-                    "ordinal": 0,
-                    "read_from": "follower",
-                    "roles": "follower",
-                    "read_timeout_s": 5.0,
-                    "fail_on_data_loss": True,
-                    "columns": ("value", "offset", "log_index"),
-                    "row_filter": RowFilter(),
-                }
-                | changes
-            )
-        )
         return LogSlice(
-            source=source,
+            source=source(namesrv, **changes),
             start=cut["position"],
             end=self.end if following is None else following["position"],
             index=cut["index"],
@@ -104,9 +93,9 @@ Answer: TypeAlias = RemotingCommand | Iterator[bytes] | None
 
 @dataclass
 class FakeNode:
-    """One node: `reads` counts range reads that it answered; `misbehave(node, request)` may answer in its place.
+    """Node whose `reads` counts the range reads that it answered. `misbehave(node, request)` may answer in its place.
 
-    An answer that is given in pieces goes out piece by piece.
+    An answer that is an iterator is sent piece by piece.
     """
 
     log: FakeLog
@@ -118,7 +107,7 @@ class FakeNode:
     asked: list[int] = field(default_factory=list)
 
     def answer(self, request: RemotingCommand) -> Answer:
-        """The answer, None to close the connection."""
+        """Return the answer, or None to close the connection."""
         self.asked.append(request.code)
         if self.misbehave is not None:
             told = self.misbehave(self, request)
@@ -151,7 +140,7 @@ class FakeNode:
 
 @contextmanager
 def served(*nodes: FakeNode) -> Iterator[str]:
-    """Serve nodes, the first as the group's registered leader; the name server's address."""
+    """Serve nodes, the first as the group's registered leader. Yield the name server's address."""
     listeners: list[socket.socket] = []
     stopped = threading.Event()
 
@@ -171,7 +160,7 @@ def served(*nodes: FakeNode) -> Iterator[str]:
 
     def converse(connection: socket.socket, answer: Callable[[RemotingCommand], Answer]) -> None:
         decoder = FrameDecoder()
-        # A reader that ends, or turns to another node, resets its connection.
+        # A reader that ends or turns to another node resets its connection.
         with connection, suppress(ConnectionError):
             while data := connection.recv(65_536):
                 decoder.receive_data(data)

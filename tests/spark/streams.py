@@ -1,7 +1,7 @@
-"""Running streams on machines that have much else to do.
+"""Streams that run on busy machines.
 
-Spark gives the process that plans a stream ten seconds to start, a limit that no configuration changes; a busy machine
-may miss it, before the source had anything to do with it. Then the stream is started again.
+Spark gives the process that plans a stream ten seconds to start, a limit that no configuration changes. A busy machine
+may miss it before the source has done anything. Then the stream is started again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ATTEMPTS = 4
 
 
 def run_to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query that ends, and wait for it. Raises what makes it fail."""
+    """Start a query that ends, wait for it, and raise its error."""
 
     def ends(query: StreamingQuery) -> None:
         assert query.awaitTermination(120)
@@ -25,7 +25,7 @@ def run_to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 
 def survives_the_start(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query that goes on, and wait until it has read what is there."""
+    """Start a query without end, and wait until it has read the present messages."""
     return _survives_the_start(start, StreamingQuery.processAllAvailable)
 
 

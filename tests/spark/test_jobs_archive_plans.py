@@ -1,4 +1,4 @@
-"""Plans of an archive: what it adds next, what it lists, and what it may delete, without Spark."""
+"""Plans of an archive, without Spark: the next part, the listed files, and the files that may be deleted."""
 
 import os
 import time
@@ -32,40 +32,25 @@ def file(name, rows=10, size_bytes=1000, day="2026-01-01"):
     return ArchivedFile(name, "orders", day, rows, size_bytes)
 
 
-# What is archived next.
+# The next part of an archive.
 
 
-def test_a_first_run_takes_all_that_is_kept():
-    assert wanted_ranges(EMPTY, {QUEUE: KeptQueue(100, 5, 20)}) == {QUEUE: Range(100, 5, 20, 0)}
-
-
-def test_the_next_run_goes_on_behind_the_last_one_and_takes_new_queues_from_their_start():
+def test_the_next_run_continues_known_queues_and_starts_others_at_their_start():
+    """Others are new, or of a topic that was created again. Nothing is wanted of a queue that is archived whole."""
     kept = {QUEUE: KeptQueue(100, 0, 20), OTHER: KeptQueue(100, 3, 4)}
-    assert wanted_ranges(manifest(queues=[archived(12)]), kept) == {
-        QUEUE: Range(100, 12, 20, 0),
-        OTHER: Range(100, 3, 4, 0),
-    }
+    new = {OTHER: Range(100, 3, 4, 0)}
+    assert wanted_ranges(EMPTY, kept) == {QUEUE: Range(100, 0, 20, 0), **new}
+    assert wanted_ranges(manifest(queues=[archived(12)]), kept) == {QUEUE: Range(100, 12, 20, 0), **new}
+    assert wanted_ranges(manifest(queues=[archived(20)]), kept) == new
+    created_again = {QUEUE: KeptQueue(900, 0, 3)}
+    assert wanted_ranges(manifest(queues=[archived(20)]), created_again) == {QUEUE: Range(900, 0, 3, 0)}
 
 
-def test_nothing_is_wanted_of_a_queue_that_is_archived_whole():
-    assert wanted_ranges(manifest(queues=[archived(20)]), {QUEUE: KeptQueue(100, 0, 20)}) == {}
-
-
-def test_a_topic_that_was_created_again_is_archived_from_its_start():
-    kept = {QUEUE: KeptQueue(900, 0, 3)}
-    assert wanted_ranges(manifest(queues=[archived(20)]), kept) == {QUEUE: Range(900, 0, 3, 0)}
-
-
-def test_messages_that_are_gone_before_they_were_archived_are_an_error_unless_that_is_allowed():
-    kept = {QUEUE: KeptQueue(100, 15, 20)}
+def test_messages_lost_before_archiving_and_another_cluster_are_errors():
+    kept, archived_before = {QUEUE: KeptQueue(100, 15, 20)}, manifest(queues=[archived(12)])
     with pytest.raises(DataLossError, match="offsets 12 to 14 of orders/broker-a/0"):
-        wanted_ranges(manifest(queues=[archived(12)]), kept)
-    assert wanted_ranges(manifest(queues=[archived(12)]), kept, fail_on_data_loss=False) == {
-        QUEUE: Range(100, 15, 20, 3)
-    }
-
-
-def test_an_archive_of_another_cluster_is_not_continued():
+        wanted_ranges(archived_before, kept)
+    assert wanted_ranges(archived_before, kept, fail_on_data_loss=False) == {QUEUE: Range(100, 15, 20, 3)}
     with pytest.raises(JobError, match="archived up to offset 20, but ends at 7: is this another cluster"):
         wanted_ranges(manifest(queues=[archived(20)]), {QUEUE: KeptQueue(100, 0, 7)})
 
@@ -77,7 +62,7 @@ def test_a_piece_goes_equally_far_through_every_queue():
     assert at_most(wanted, 100) == wanted
 
 
-def test_the_log_itself_is_read_only_if_all_of_it_is_wanted():
+def test_segments_are_read_only_if_the_whole_log_is_wanted():
     kept = {QUEUE: KeptQueue(1, 0, 90), OTHER: KeptQueue(1, 7, 7)}
     assert mode_for({QUEUE: Range(1, 0, 90, 0)}, kept) == "segments"
     assert mode_for({QUEUE: Range(1, 1, 90, 0)}, kept) == "queues"
@@ -92,13 +77,14 @@ def test_a_topic_that_is_deleted_while_it_is_archived_fails_the_run():
             check_same_topics(piece, kept)
 
 
-# Which files are compacted.
+# Files that are compacted.
 
 
-def test_small_files_of_one_day_are_compacted_and_large_ones_are_left():
-    files = [file("a"), file("b"), file("c"), file("large", size_bytes=900), file("else", day="2026-01-02")]
-    small = [one for one in files if one.path in ("a", "b", "c")]
+def test_small_files_of_one_day_are_compacted_once_and_large_ones_are_left():
+    small = [file("a"), file("b"), file("c")]
     assert worthwhile([*small, file("large", size_bytes=60_000)], 100_000) == small
+    assert worthwhile([file("a"), file("b")], 100_000) == []  # two tasks may share a day
+    assert worthwhile([file(str(number), size_bytes=45_000) for number in range(3)], 100_000) == []
 
 
 def test_a_path_without_an_archive_is_not_compacted(tmp_path, monkeypatch):
@@ -108,19 +94,17 @@ def test_a_path_without_an_archive_is_not_compacted(tmp_path, monkeypatch):
     assert not (tmp_path / "typo").exists()
 
 
-def test_what_compaction_has_written_is_not_compacted_again():
-    assert worthwhile([file("a"), file("b")], 100_000) == []  # two tasks may share a day
-    assert worthwhile([file(str(number), size_bytes=45_000) for number in range(3)], 100_000) == []
-
-
 # Manifests and files.
 
 
-def test_a_manifest_is_read_as_it_was_committed(tmp_path):
+def test_a_manifest_is_read_as_it_was_committed_by_the_one_run_that_can(tmp_path):
     manifests = Manifests(LocalStorage(tmp_path))
     assert manifests.read() == EMPTY
     first = manifest(1, queues=[archived(3)], files=[file("data/run=r/topic=orders/day=2026-01-01/part-0")])
     manifests.commit(first)
+    with pytest.raises(JobError, match="another run has committed version 1"):
+        manifests.commit(manifest(1, files=[file("loser")]))
+    assert manifests.read() == first
     manifests.commit(manifest(2))
     assert manifests.read(1) == first
     assert (manifests.read().version, manifests.versions()) == (2, [1, 2])
@@ -128,20 +112,11 @@ def test_a_manifest_is_read_as_it_was_committed(tmp_path):
         manifests.read(7)
 
 
-def test_of_two_runs_one_commits_a_version_and_the_other_fails(tmp_path):
-    manifests = Manifests(LocalStorage(tmp_path))
-    manifests.commit(manifest(1, files=[file("winner")]))
-    with pytest.raises(JobError, match="another run has committed version 1"):
-        manifests.commit(manifest(1, files=[file("loser")]))
-    assert [one.path for one in manifests.read().files] == ["winner"]
-
-
 def test_a_manifest_that_was_not_renamed_yet_is_not_there(tmp_path, monkeypatch):
     storage = LocalStorage(tmp_path)
-    killed = KeyboardInterrupt()
 
     def dies(*_):
-        raise killed
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", dies)
@@ -150,7 +125,7 @@ def test_a_manifest_that_was_not_renamed_yet_is_not_there(tmp_path, monkeypatch)
     assert Manifests(storage).versions() == []
 
 
-def test_the_first_manifest_is_durable_with_the_folder_that_it_lies_in(tmp_path, monkeypatch):
+def test_the_first_manifest_is_synced_with_its_folder_and_the_parent(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("dledger_spark.jobs.storage._sync", synced.append)
     Manifests(LocalStorage(tmp_path)).commit(manifest(1))
@@ -164,7 +139,7 @@ def test_a_manifest_of_an_unknown_format_is_refused(tmp_path):
         Manifests(storage).read()
 
 
-def test_files_are_listed_with_their_sizes_and_without_those_of_spark_itself(tmp_path):
+def test_archive_files_are_listed_with_sizes_and_without_sparks_own_files(tmp_path):
     storage = LocalStorage(tmp_path)
     for name in ("data/run=1/topic=a/part", "data/run=1/_SUCCESS", "data/run=1/topic=a/.part.crc", "data/_temporary/x"):
         storage.create(name, b"abc")
@@ -177,14 +152,10 @@ def test_files_are_listed_with_their_sizes_and_without_those_of_spark_itself(tmp
     assert storage.names("data") == []
 
 
-class _NoSpark:
-    """Local storage without a session."""
-
-
 @pytest.fixture
 def local_archive(tmp_path, monkeypatch):
     monkeypatch.setattr("dledger_spark.jobs.archives.open_storage", lambda *_: LocalStorage(tmp_path))
-    return Archive(_NoSpark(), str(tmp_path))
+    return Archive(object(), str(tmp_path))
 
 
 def run_folder(age_seconds):
@@ -192,7 +163,7 @@ def run_folder(age_seconds):
     return f"data/run={began:%Y%m%dT%H%M%S}-abc"
 
 
-def test_sweeping_keeps_what_is_listed_and_what_is_young(tmp_path, local_archive):
+def test_sweeping_keeps_listed_and_young_files(tmp_path, local_archive):
     storage = LocalStorage(tmp_path)
     old, dead, young = run_folder(1000), run_folder(900), run_folder(10)
     for name in (f"{old}/kept", f"{old}/replaced", f"{dead}/orphan", f"{young}/under-way", "data/notes/mine"):
@@ -209,7 +180,17 @@ def test_sweeping_keeps_what_is_listed_and_what_is_young(tmp_path, local_archive
     assert local_archive.manifests.versions() == [2]
 
 
-def test_a_run_that_was_swept_up_while_it_wrote_is_not_published(tmp_path, local_archive):
+def test_leftovers_of_a_killed_commit_are_swept(tmp_path, local_archive):
+    local_archive.manifests.commit(manifest(1))
+    old, young = (tmp_path / "manifests" / f".{number:020d}.json.abc" for number in (2, 3))
+    for path, age_seconds in ((old, 1000), (young, 10)):
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age_seconds,) * 2)
+    local_archive.sweep(keep_seconds=500)
+    assert (old.exists(), young.exists(), local_archive.manifests.versions()) == (False, True, [1])
+
+
+def test_a_run_whose_files_were_swept_is_not_published(tmp_path, local_archive):
     storage, folder = LocalStorage(tmp_path), run_folder(10)
     run = folder.partition("=")[2]
     storage.create(f"{folder}/part", b"x")

@@ -14,12 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from dledger.extras import install_command
 from dledger_admin.cli import main
 from dledger_admin.commands.spark_progress import job_progress, tasks_done
+from dledger_base.extras import install_command
 from dledger_client import SyncAdmin, SyncProducer
 from dledger_client.testing import LocalCluster
 from dledger_remoting.topics import SubscriptionGroupConfig
+
+pytestmark = pytest.mark.long
 
 TOPIC = "cli-source"
 
@@ -30,7 +32,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def namesrv(spark: SparkSession, cluster: LocalCluster) -> str:
-    """The name server of a cluster that has a topic; the session of the other tests runs the jobs."""
+    """Return the name server of a cluster with a topic. The other tests' session runs the jobs."""
     assert SparkSession.getActiveSession() is spark
     with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="cli", idempotent=True) as producer:
         admin.create_topic(TOPIC, queues=1)
@@ -72,7 +74,7 @@ def test_a_cluster_is_verified_measured_and_watched(namesrv: str) -> None:
     assert watched.stderr == "sample 1 of 1\n"
 
 
-def test_where_nothing_is_to_be_archived_nothing_is_compacted(namesrv: str, tmp_path: Path) -> None:
+def test_an_archive_run_without_messages_compacts_nothing(namesrv: str, tmp_path: Path) -> None:
     path = str(tmp_path / "empty")
     done = run("archive", "--namesrv", namesrv, "--topics", "cli-empty", "--path", path, "--compact", "-o", "json")
     assert done.exit_code == 0, done.output
@@ -115,7 +117,7 @@ def test_a_program_of_its_own_prints_its_result_alone_and_nothing_of_sparks_logg
         (["replay", "--archive", "nowhere", "--to-topic", "x", "--job-id", "j"], "there is no archive at"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(namesrv: str, arguments: list[str], says: str) -> None:
+def test_a_job_that_cannot_run_fails_with_one_line(namesrv: str, arguments: list[str], says: str) -> None:
     done = run(arguments[0], "--namesrv", namesrv, *arguments[1:])
     assert done.exit_code == 1
     assert done.stdout == ""
@@ -132,7 +134,7 @@ def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 class Tracker:
-    """What Spark tells of two stages that run, one of which has just ended."""
+    """Spark's status tracker with two running stages, one of which has just ended."""
 
     def getActiveStageIds(self) -> list[int]:
         return [3, 4]

@@ -1,4 +1,4 @@
-"""The parts of jobs that need no Spark: checks of a log, samples of lag, pacing."""
+"""Parts of jobs that need no Spark: checks of a log, samples of lag, pacing."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ from dledger_spark.jobs.errors import JobError
 from dledger_spark.jobs.inputs import checked_options, pinned, silent
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range
-from dledger_spark.jobs.replaying import _at_once
+from dledger_spark.jobs.replaying import _max_running_tasks
 from dledger_spark.jobs.verification import Replica, _verify_group, compare, log_ranges, queue_gaps
 from dledger_spark.nodes import NameServers
 from dledger_spark.offsets import Queue
@@ -45,7 +45,7 @@ def whole(log, address, *, node="n1", topics=TOPICS):
 
 
 def checked(log, *, topics=TOPICS, misbehave=None, part_of=None):
-    """The check of a whole log that one node serves."""
+    """Return the check of a whole log that one node serves."""
     with served(FakeNode(log), FakeNode(log, misbehave=misbehave)) as namesrv:
         address = NameServers((namesrv,)).groups()[GROUP][1]
         return check_range(whole(part_of or log, address, topics=topics))
@@ -71,17 +71,7 @@ def test_records_of_deleted_topics_and_trimmed_offsets_are_told_apart():
     assert found.queues == {("a", 0): QueueRun(3, 3, 1)}
 
 
-@pytest.mark.parametrize("place", range(0, 40, 7))
-def test_every_changed_byte_of_an_entry_is_found(place):
-    log, sound = FakeLog(MESSAGES), FakeLog(MESSAGES)
-    entry = bytearray(log.entries[1])
-    entry[place * len(entry) // 40] ^= 1
-    log.entries[1] = bytes(entry)
-    found = checked(log, part_of=sound)
-    assert f"no entry at position {log.cuts[1]['position']}" in found.invalid
-
-
-def test_a_log_that_verifies_by_itself_but_is_another_one_is_found():
+def test_a_consistent_log_that_differs_from_the_plan_is_invalid():
     log, other = FakeLog(MESSAGES), FakeLog([*MESSAGES[:2], [("a", b"fous"), ("a", b"five"), ("b", b"six")]])
     assert other.end == log.end
     found = checked(other, part_of=log)
@@ -89,20 +79,14 @@ def test_a_log_that_verifies_by_itself_but_is_another_one_is_found():
     assert found.position == log.end
 
 
-def test_an_offset_that_is_missing_or_comes_twice_is_found():
-    log = FakeLog([[("a", b"one")]])
-    records = RecordCheck((TopicBounds("a", 0, {0: (0, 9)}),), RangeCheck("n", 0, 0))
-    data = log.entries[0]
+def test_a_record_at_a_wrong_place_or_with_another_body_is_found():
+    """Its offset is missing or comes twice, or it says another position."""
+    data = FakeLog(MESSAGES).entries[0]
     entry = Span(48, len(data), 3, 5)
+    records = RecordCheck((TopicBounds("a", 0, {0: (0, 9)}),), RangeCheck("n", 0, 0))
     records.check(data, entry, FIRST_POSITION)
     with pytest.raises(CorruptDataError, match="offset 0 of a/0 follows 0"):
         records.check(data, entry, FIRST_POSITION)
-
-
-def test_a_record_that_says_another_position_or_has_another_body_is_found():
-    log = FakeLog(MESSAGES)
-    data = log.entries[0]
-    entry = Span(48, len(data), 3, 5)
     with pytest.raises(CorruptDataError, match=f"position {FIRST_POSITION + 56}: it says {FIRST_POSITION + 48}"):
         RecordCheck(TOPICS, RangeCheck("n", 0, 0)).check(data, entry, FIRST_POSITION + 8)
     damaged = data.replace(b"two", b"twx")
@@ -146,7 +130,7 @@ def test_the_first_byte_at_which_two_nodes_differ_is_found():
     assert [(one.verdict, one.node, one.position) for one in found] == [("invalid", "n2", log.cuts[1]["position"] + 60)]
 
 
-def test_queues_go_on_from_range_to_range_and_end_where_they_should():
+def test_gaps_between_ranges_and_early_ends_of_queues_are_found():
     ranges = [
         RangeCheck("n", 0, 100, queues={("a", 0): QueueRun(0, 4, 5)}),
         RangeCheck("n", 100, 200),
@@ -160,8 +144,8 @@ def test_queues_go_on_from_range_to_range_and_end_where_they_should():
     assert (gap.position, gap.what) == (200, "a/0 goes on with offset 6, not with 5")
 
 
-def test_what_a_trim_took_between_the_plans_of_two_nodes_is_no_gap():
-    """The first node planned before the trim, the second one behind it."""
+def test_a_trim_between_the_plans_of_two_nodes_is_no_gap():
+    """The first node's plan was made before the trim, and the second node's after it."""
     options = read_options({"namesrv": "a:1", "subscribePattern": ".*"}, "batch")
     cuts = [Cut(0, 0, 0, None, None), Cut(100, 10, 1, None, None)]
     plans = [
@@ -178,7 +162,7 @@ def test_what_a_trim_took_between_the_plans_of_two_nodes_is_no_gap():
 # Lag.
 
 
-def test_a_pin_that_cannot_be_given_up_takes_no_verdict_with_it(caplog):
+def test_a_pin_that_cannot_be_released_does_not_affect_the_verdict(caplog):
     log = FakeLog(MESSAGES)
 
     def unpin(group, name):
@@ -198,14 +182,46 @@ def test_a_pin_that_cannot_be_given_up_takes_no_verdict_with_it(caplog):
     assert "event=pin_kept" in caplog.text
 
 
-def test_a_job_that_reads_queue_by_queue_pins_nothing():
+def test_a_job_in_queues_mode_pins_the_log_while_reading(monkeypatch):
+    there, gone = {}, []
+
+    class OneQueue:
+        def __init__(self, _):
+            pass
+
+        def groups(self):
+            return [GROUP]
+
+        def queues(self):
+            return [Queue("t", GROUP, 0)]
+
+        def left(self, _):
+            return set()
+
+        def plan(self, group, _):
+            return GroupPlan(group, 0, 40, 100, [], {"t": 7}, {Queue("t", group, 0): QueueBounds(2, 9)})
+
+        def pin(self, group, name, position, lease_ms):
+            there[name] = position, lease_ms
+
+        def unpin(self, group, name):
+            gone.append(name)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr("dledger_spark.planning.Cluster", OneQueue)
+    monkeypatch.setattr("dledger_spark.jobs.inputs.Cluster", OneQueue)
     options = {"namesrv": "127.0.0.1:1", "subscribe": "t", "mode": "Queues"}
     with pinned(options) as reading:
         assert checked_options(reading) == checked_options(options)
+        assert list(there.values()) == [(40, 3_600_000)], "the first byte that is kept, for as long as pins live"
+        assert gone == []
+    assert gone == list(there)
 
 
 class Offsets:
-    """Two groups and two topics; `busy` reads `orders`, one message a second."""
+    """Offsets of two groups and two topics. `busy` reads `orders`, one message a second."""
 
     def __init__(self):
         self.now = 1000.0
@@ -227,29 +243,23 @@ class Offsets:
         return [QueueStatus(MessageQueue(topic, "broker-a", 0), 0, 30, committed)]
 
 
-def test_lag_is_sampled_at_even_times_for_groups_that_have_committed():
-    source = Offsets()
-    found = sample(source, [], [], 3, 10.0, clock=source.clock, wait=source.wait)
-    assert found.totals() == [
+def sampled(source, groups, topics, count):
+    return sample(source, groups, topics, count, 10.0, clock=source.clock, wait=source.wait)
+
+
+def test_lag_is_sampled_at_even_times_for_groups_that_have_committed_or_are_named():
+    assert sampled(Offsets(), [], [], 3).totals() == [
         (1_000_000, "busy", "orders", 30),
         (1_010_000, "busy", "orders", 20),
         (1_020_000, "busy", "orders", 10),
     ]
-
-
-def test_named_groups_and_topics_are_in_the_samples_even_without_a_commit():
-    source = Offsets()
-    found = sample(source, ["idle"], ["quiet"], 1, 10.0, clock=source.clock, wait=source.wait)
+    found = sampled(Offsets(), ["idle"], ["quiet"], 1)
     assert [(one.committed, one.lag) for one in found.samples] == [(None, 30)]
-
-
-def test_a_group_that_does_not_exist_is_not_behind_but_an_error():
-    source = Offsets()
     with pytest.raises(JobError, match="there is no consumer group 'typo'"):
-        sample(source, ["busy", "typo"], ["orders"], 1, 10.0, clock=source.clock, wait=source.wait)
+        sampled(Offsets(), ["busy", "typo"], ["orders"], 1)
 
 
-def test_a_sample_that_fails_takes_no_other_with_it(monkeypatch):
+def test_a_failed_sample_does_not_affect_the_others(monkeypatch):
     source = Offsets()
     offsets = source.offsets
 
@@ -259,18 +269,19 @@ def test_a_sample_that_fails_takes_no_other_with_it(monkeypatch):
         return offsets(group, topic)
 
     monkeypatch.setattr(source, "offsets", offsets_but_once)
-    found = sample(source, ["busy"], ["orders"], 3, 10.0, clock=source.clock, wait=source.wait)
+    found = sampled(source, ["busy"], ["orders"], 3)
     assert [one.time_ms for one in found.samples] == [1_000_000, 1_020_000]
     assert found.missed == [(1_010_000, "no leader")]
     source.now = 1010.0
     with pytest.raises(NoBrokerError):
-        sample(source, ["busy"], ["orders"], 3, 10.0, clock=source.clock, wait=source.wait)
+        sampled(source, ["busy"], ["orders"], 3)
 
 
 # Pacing.
 
 
-def test_rows_are_let_through_at_the_rate_that_was_told():
+def paced(*counts, pause_s=60.0):
+    """Send batches of so many rows at 100 a second, with pauses between. Return the times and rows of all pieces."""
     now, went = [0.0], []
 
     async def sleep(seconds):
@@ -278,35 +289,25 @@ def test_rows_are_let_through_at_the_rate_that_was_told():
 
     async def send_all():
         pace = Pace(100, clock=lambda: now[0], sleep=sleep)
-        batch = pa.RecordBatch.from_pydict({"value": list(range(35))})
-        for piece in pace.pieces(batch):
-            await pace.wait(piece.num_rows)
-            went.append((round(now[0], 6), piece.column(0).to_pylist()))
+        for count in counts:
+            for piece in pace.pieces(pa.RecordBatch.from_pydict({"value": list(range(count))})):
+                await pace.wait(piece.num_rows)
+                went.append((round(now[0], 6), piece.column(0).to_pylist()))
+            now[0] += pause_s
 
     asyncio.run(send_all())
+    return went
+
+
+def test_rows_are_let_through_at_the_rate_that_was_told():
+    went = paced(35)
     assert [(at, len(rows)) for at, rows in went] == [(0.0, 10), (0.1, 10), (0.2, 10), (0.3, 5)]
     assert [row for _, rows in went for row in rows] == list(range(35))
 
 
 def test_a_pause_is_not_made_up_for_all_at_once():
-    now, went = [0.0], []
-
-    async def sleep(seconds):
-        now[0] += seconds
-
-    async def send(pace, rows):
-        for piece in pace.pieces(pa.RecordBatch.from_pydict({"value": list(range(rows))})):
-            await pace.wait(piece.num_rows)
-            went.append((now[0], piece.num_rows))
-
-    async def send_with_a_pause():
-        pace = Pace(100, clock=lambda: now[0], sleep=sleep)
-        await send(pace, 100)
-        now[0] += 60
-        await send(pace, 1000)
-
-    asyncio.run(send_with_a_pause())
-    busiest = max(sum(rows for at, rows in went if begin <= at < begin + 1) for begin, _ in went)
+    went = paced(100, 1000)
+    busiest = max(sum(len(rows) for at, rows in went if begin <= at < begin + 1) for begin, _ in went)
     assert busiest <= 100 * (1 + BURST_S) + 10
 
 
@@ -319,10 +320,10 @@ def test_a_rate_is_shared_by_as_many_tasks_as_may_run_at_a_time(conf, at_once):
         contains = dict.__contains__
 
     context = SimpleNamespace(getConf=lambda: Conf(conf), defaultParallelism=2)
-    assert _at_once(context, tasks=8) == at_once
-    assert _at_once(context, tasks=1) == 1
+    assert _max_running_tasks(context, tasks=8) == at_once
+    assert _max_running_tasks(context, tasks=1) == 1
 
 
-def test_without_a_rate_batches_go_as_they_are():
+def test_without_a_rate_batches_pass_unsplit():
     batch = pa.RecordBatch.from_pydict({"value": [1, 2, 3]})
     assert [piece.num_rows for piece in Pace(None).pieces(batch)] == [3]

@@ -1,4 +1,4 @@
-"""Filters that are pushed down mean what Spark means by them."""
+"""Filters that are pushed down have the same meaning as in Spark."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +30,7 @@ def pushed(*filters: Filter) -> tuple[PushedFilters, list[Filter]]:
     return taken, list(taken.push(filters))
 
 
-def test_what_cannot_be_taken_stays_with_spark() -> None:
+def test_filters_that_cannot_be_pushed_down_stay_with_spark() -> None:
     left = [
         IsNotNull(("offset",)),
         Not(EqualTo(("offset",), 3)),

@@ -1,4 +1,4 @@
-"""Packages for executors: what is shipped runs there, and Spark starts on machines without a Java of their own."""
+"""Packages for executors run there, and Spark starts on machines without a Java of their own."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ import importlib
 for name in sys.argv[2:]:
     module = importlib.import_module("dledger_spark." + name)
     assert module.__file__.startswith(sys.argv[1]), module.__file__
-from dledger_spark.uncommon import decompressed
+from dledger_remoting.compression import decompress
 import zlib
-assert decompressed(zlib.compress(b"body"), 0x301, "t") == b"body"
+assert decompress(zlib.compress(b"body"), 0x301) == b"body"
 from dledger_remoting.filters.sql92 import SqlFilter
 assert SqlFilter.parse("a > 1").matches_text(b"a\\x012\\x02")
 """
@@ -67,7 +67,7 @@ def test_a_source_that_spark_has_is_not_put_in_its_own_place(
     assert not registered, "Spark would warn"
 
 
-def test_where_the_package_is_missing_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_package_says_what_to_install(tmp_path: Path) -> None:
     options = {"namesrv": "a:1", "subscribe": "t"}
     again = cloudpickle.loads(cloudpickle.dumps(DledgerDataSource(CaseInsensitiveDict(options))))
     assert type(again) is DledgerDataSource
@@ -84,7 +84,9 @@ def test_where_the_package_is_missing_the_error_says_what_to_install(tmp_path: P
     assert "install the wheel with its extra `spark` in the environment of the driver" in done.stderr
 
 
-def test_the_package_command_says_how_it_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_package_command_prints_its_usage_and_writes_a_zip(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([]) == 2
     assert "FILE.zip" in capsys.readouterr().err
     assert main([str(tmp_path / "a.zip")]) == 0
@@ -115,9 +117,7 @@ def test_an_old_java_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert java_home(tmp_path) is None
 
 
-def test_without_java_the_packaged_one_is_started_without_the_flag_it_cannot_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_java_the_packaged_java_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     home = java_home(tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Accounts of Spark's requests: signed for by who the machine says, and shown nowhere."""
+"""Spark's requests are signed with the account of the machine's environment, and no output shows it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger_base.issuing import Authority
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.signatures import Credentials, is_signed_with
 from dledger_remoting.signatures import signed as as_clients_sign
-from dledger_serving.issuing import Authority
+from dledger_spark import wire
 from dledger_spark.errors import RefusedError, SourceError, WireError
 from dledger_spark.nodes import NameServers
 from dledger_spark.signing import CREDENTIALS_VARIABLE, TLS_CA_VARIABLE, Account, account, signed, tls_context
@@ -30,7 +31,7 @@ NO_BROKER = b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
 
 @contextmanager
 def server(code: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[RemotingCommand]]]:
-    """Answers one connection, and keeps what came."""
+    """Run a server that answers one connection and records the requests."""
     asked: list[RemotingCommand] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -68,8 +69,9 @@ def test_signatures_are_those_of_the_client(ext: dict[str, str], body: bytes) ->
     assert signed(ext, body, Account("app", SECRET)) == as_clients_sign(ext, body, Credentials("app", SECRET))
 
 
-@pytest.mark.usefixtures("named")
-def test_requests_to_brokers_are_signed_and_those_to_name_servers_are_not() -> None:
+def test_requests_to_brokers_are_signed_for_a_named_account_and_those_to_name_servers_are_not(
+    named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with server() as (address, asked), Connection(address, 5) as connection:
         connection.request(20_010, {"roles": "leader"}, b"body")
     assert asked[0].ext["AccessKey"] == "app"
@@ -78,10 +80,7 @@ def test_requests_to_brokers_are_signed_and_those_to_name_servers_are_not() -> N
         name_servers.groups()
     assert asked
     assert not any("AccessKey" in command.ext for command in asked)
-
-
-def test_nothing_is_signed_where_no_account_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(CREDENTIALS_VARIABLE, raising=False)
+    monkeypatch.delenv(CREDENTIALS_VARIABLE)
     with server() as (address, asked), Connection(address, 5) as connection:
         connection.request(20_010, {"roles": "leader"})
     assert asked[0].ext == {"roles": "leader"}
@@ -90,11 +89,7 @@ def test_nothing_is_signed_where_no_account_is_named(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("named")
 def test_no_error_and_no_text_shows_the_secret() -> None:
     assert SECRET not in repr(account())
-    with (
-        server(16) as (address, _),
-        Connection(address, 5) as connection,
-        pytest.raises(RefusedError) as refused,
-    ):
+    with server(16) as (address, _), Connection(address, 5) as connection, pytest.raises(RefusedError) as refused:
         connection.request(20_010, {}).check()
     assert SECRET not in str(refused.value)
 
@@ -112,7 +107,7 @@ def test_a_file_without_account_or_secret_is_refused_and_not_repeated(named: Pat
 
 @pytest.fixture
 def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """The context of a server that this machine trusts."""
+    """Return the TLS context of a server that this machine trusts."""
     authority = Authority("a test", timedelta(days=1))
     (tmp_path / "ca.pem").write_bytes(authority.certificate)
     authority.issue("127.0.0.1", ["127.0.0.1"]).write(tmp_path / "cert.pem", tmp_path / "key.pem")
@@ -129,7 +124,7 @@ def test_connections_are_tls_if_this_machine_names_authorities(secured: ssl.SSLC
         assert asked[0].body == body
 
 
-def test_what_is_larger_than_a_record_of_tls_arrives_whole(
+def test_an_answer_larger_than_a_tls_record_arrives_whole(
     secured: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "NO_BROKER", b"x" * (1 << 20))
@@ -137,7 +132,7 @@ def test_what_is_larger_than_a_record_of_tls_arrives_whole(
         assert connection.request(11, {}).body == b"x" * (1 << 20)
 
 
-def test_a_certificate_of_somebody_else_is_refused(
+def test_a_certificate_of_another_authority_is_refused(
     secured: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other.pem").write_bytes(Authority("other", timedelta(days=1)).certificate)
@@ -146,14 +141,20 @@ def test_a_certificate_of_somebody_else_is_refused(
         Connection(address, 20.0)
 
 
-def test_a_silent_server_is_given_up_over_tls_too(secured: ssl.SSLContext) -> None:
+@pytest.mark.parametrize(
+    ("is_known", "expected"),
+    [(True, "silent for too long"), (False, "takes connections and says nothing: no answer within [0-9.]+ s$")],
+)
+def test_a_silent_server_is_given_up_over_tls_too(
+    secured: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, is_known: bool, expected: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=lambda: secured.wrap_socket(listening.accept()[0], server_side=True).recv(1))
         thread.start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with Connection(address, 20.0) as connection:
-            connection._limit_receive(0.01)
-            with pytest.raises(WireError, match="silent for too long"):
+        monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.5)
+        with Connection(address, 0.5 if is_known else 20.0, is_known=is_known) as connection:
+            with pytest.raises(WireError, match=expected):
                 connection.receive(1)
         thread.join()
 

@@ -1,4 +1,4 @@
-"""Writes: rows become messages, and a task that runs again stores none of them twice."""
+"""Writes turn rows into messages, and a task that runs again stores none of them twice."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.long
 def test_columns_become_parts_of_the_message(spark: SparkSession, cluster: LocalCluster, topic: str) -> None:
     rows = spark.sql(
         "SELECT 'k' AS key, 'v' AS value, 'red' AS tags, 65537 AS partition, "
@@ -73,12 +74,12 @@ def wait_until_stored(namesrv: str, topic: str) -> None:
 
 
 def row_text(number: int) -> str:
-    """The value of a row: equal for two neighbours, and large enough that no buffer of Spark's keeps rows back."""
+    """Return a row's value: equal for two neighbours, and too large for Spark's buffers to hold rows back."""
     return f"row {number // 2 * 2} " + "." * 4000
 
 
 def numbered_rows(spark: SparkSession, *, reverse: bool = False, dies: Callable[[], None] | None = None) -> DataFrame:
-    """The same rows in two partitions, some of them equal, in either order; both tasks may die on their way."""
+    """Return the same rows in two partitions, some of them equal, in either order. Both tasks may die on their way."""
 
     def values(numbers: Iterable[int]) -> Iterator[tuple[str]]:
         for place, number in enumerate(sorted(numbers, reverse=reverse)):
@@ -91,7 +92,7 @@ def numbered_rows(spark: SparkSession, *, reverse: bool = False, dies: Callable[
 
 
 def test_a_topic_that_a_job_makes_is_on_all_broker_groups_before_its_first_row(cluster: LocalCluster) -> None:
-    """Else the rows of a task that runs again would not go to the broker groups that know them."""
+    """Otherwise the rows of a repeated task would not go to the broker groups that remember them."""
     options = write_options({"namesrv": cluster.namesrv, "topic": "sink-made", "jobId": "job"}, "batch sink")
     assert RowSender(options, "job job", 0).send([pa.record_batch({"value": [b"row"]})]) == 1
     with SyncAdmin(cluster.namesrv) as admin:
@@ -101,7 +102,8 @@ def test_a_topic_that_a_job_makes_is_on_all_broker_groups_before_its_first_row(c
         }
 
 
-def test_a_job_that_runs_again_stores_nothing_twice_in_whatever_order(
+@pytest.mark.long
+def test_a_repeated_job_stores_no_row_twice_in_any_order(
     spark: SparkSession, cluster: LocalCluster, topic: str
 ) -> None:
     with pytest.raises(PySparkException, match="the task dies"):
@@ -120,6 +122,31 @@ def test_a_job_that_runs_again_stores_nothing_twice_in_whatever_order(
     assert stored(spark, cluster, topic) == expected
     write(numbered_rows(spark), cluster, topic=topic, jobId="job-2")
     assert stored(spark, cluster, topic) == Counter(dict.fromkeys(expected, 4))
+
+
+@pytest.mark.long
+def test_equal_rows_of_later_batches_are_kept_and_a_copy_may_be_sliced_otherwise(
+    spark: SparkSession, cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    with SyncAdmin(cluster.namesrv) as admin:
+        admin.create_topic("beats", queues=2)
+    source = spark.readStream.format("dledger").option("namesrv", cluster.namesrv).option("subscribe", "beats")
+    stream = source.option("startingOffsets", "earliest").load().writeStream.trigger(availableNow=True)
+    stream = stream.option("checkpointLocation", str(tmp_path / "beats"))
+
+    def each(frame: DataFrame, _: int) -> None:
+        write(frame.select("value"), cluster, topic=topic, jobId="beats")
+
+    for _ in range(2):
+        with SyncProducer(cluster.namesrv, group="sink") as producer:
+            producer.send("beats", b"alive")
+        run_to_its_end(lambda: stream.foreachBatch(each).start())
+    assert stored(spark, cluster, topic) == Counter({b"alive": 2})
+    origin = ("value", "topic AS source_topic", "broker_group", "queue_id", "offset")
+    for slices in (1, 3):
+        rows = read(spark, cluster, "beats").selectExpr("explode(array(value, value)) AS value", *origin[1:])
+        write(rows.repartition(slices, "source_topic", "queue_id", "offset"), cluster, topic=topic, jobId="copy")
+    assert stored(spark, cluster, topic) == Counter({b"alive": 6})
 
 
 def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
@@ -149,7 +176,7 @@ def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
             cluster.restart(node_id)
     cluster.wait_ready()
     assert stored(spark, cluster, topic) == Counter(sent)
-    # The last micro-batch once more, as after a crash between its end and the note of it.
+    # Run the last micro-batch again, as after a crash between its end and the note of that.
     commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
     commits[-1].unlink()
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
@@ -157,7 +184,7 @@ def test_a_stream_copies_a_topic_exactly_once_while_its_leader_dies(
     assert stored(spark, cluster, topic) == Counter(sent)
 
 
-def test_what_cannot_be_written_is_refused_before_it_starts(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_writes_with_wrong_columns_or_modes_are_refused(spark: SparkSession, cluster: LocalCluster) -> None:
     with pytest.raises(PySparkException, match="'value': its type is int, a write takes BINARY or STRING: cast it"):
         write(spark.sql("SELECT 7 AS value"), cluster, topic="t")
     frame = spark.sql("SELECT 'v' AS value, 1 AS colour")

@@ -1,4 +1,4 @@
-"""Messages that are withheld from consumers: Spark reads them once they are due or committed, and then once."""
+"""Spark reads withheld messages exactly once, after they are due or committed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from streams import run_to_its_end
 
 from dledger_client import Decision, OpenTransaction, Producer, SyncAdmin, TransactionProducer
 from dledger_client.testing import LocalCluster
 from dledger_remoting.properties import START_DELIVER_TIME
+
+pytestmark = pytest.mark.long
 
 TOPIC = "payments"
 HOUR_MS = 3_600_000
@@ -55,7 +56,7 @@ def read(spark: SparkSession, cluster: LocalCluster, **options: str) -> DataFram
 
 
 def rows(spark: SparkSession, cluster: LocalCluster, **options: str) -> list[Row]:
-    """The rows of a topic once what is due soon has been delivered; each look is a read of its own."""
+    """Return the rows of a topic once its delayed messages have been delivered. Each look is a read of its own."""
     give_up = time.monotonic() + ARRIVES_WITHIN_S
     while True:
         found = read(spark, cluster, includeHeaders="true", **options).orderBy("value").collect()
@@ -65,29 +66,14 @@ def rows(spark: SparkSession, cluster: LocalCluster, **options: str) -> list[Row
 
 
 @pytest.mark.parametrize("mode", ["segments", "queues"])
-def test_only_what_consumers_see_is_read_and_once(spark: SparkSession, cluster: LocalCluster, mode: str) -> None:
+def test_only_messages_visible_to_consumers_are_read_and_once(
+    spark: SparkSession, cluster: LocalCluster, mode: str
+) -> None:
     found = rows(spark, cluster, subscribe=TOPIC, mode=mode)
     assert [bytes(row.value) for row in found] == SEEN
     assert {row.topic for row in found} == {TOPIC}
     headers = {bytes(row.value): [(header.key, bytes(header.value)) for header in row.headers] for row in found}
     assert headers == {value: [] if value == b"plain" else [("mine", b"kept")] for value in SEEN}
-
-
-def test_patterns_leave_out_where_they_wait(spark: SparkSession, cluster: LocalCluster) -> None:
-    found = rows(spark, cluster, subscribePattern=f"{TOPIC}|(?i:rmq_sys_|schedule_topic_|trans_check_).*")
-    assert [bytes(row.value) for row in found] == SEEN
-
-
-@pytest.mark.parametrize("option", ["subscribe", "assign"])
-@pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"])
-def test_a_topic_that_only_brokers_write_is_refused(
-    spark: SparkSession, cluster: LocalCluster, option: str, topic: str
-) -> None:
-    value = (
-        f'{{"{TOPIC}":{{"broker-a":[0]}},"{topic}":{{"broker-a":[0]}}}}' if option == "assign" else f"{TOPIC},{topic}"
-    )
-    with pytest.raises(PySparkException, match=f"'{topic}' is the brokers' own"):
-        read(spark, cluster, **{option: value}).collect()
 
 
 def test_a_stream_reads_a_transaction_behind_its_commit(

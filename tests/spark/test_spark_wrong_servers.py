@@ -1,4 +1,4 @@
-"""A wrong port given to the data source is named at once: what answers there, or that nothing does."""
+"""A wrong port given to the data source is reported at once: with the foreign server's kind, or as unreachable."""
 
 from __future__ import annotations
 
@@ -23,12 +23,35 @@ GREETING = bytes.fromhex("000000280100002492 01c420") + bytes(32)
 
 
 @contextmanager
-def listening(answer, *, closes: bool = True):
-    """A server that says `answer(what it has got, whether that is all)`; yields its address and its connections."""
+def accepting(serve):
+    """Run a server that serves each connection in a thread of its own. Yield its address and its connections."""
     server = socket.create_server(("127.0.0.1", 0))
     connections = []
 
-    def serve(connection):
+    def accept():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            threading.Thread(target=serve, args=(connection, len(connections)), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        host, port = server.getsockname()
+        yield f"{host}:{port}", connections
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(10)
+
+
+def listening(answer, *, closes: bool = True):
+    """Run a server that sends `answer(bytes so far, True at the end)`. Yield its address and its connections."""
+
+    def serve(connection, _number):
         got = b""
         with connection:
             while True:
@@ -40,24 +63,7 @@ def listening(answer, *, closes: bool = True):
                 if not data or (reply and closes):
                     return
 
-    def accept():
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-    accepting = threading.Thread(target=accept, daemon=True)
-    accepting.start()
-    try:
-        host, port = server.getsockname()
-        yield f"{host}:{port}", connections
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        accepting.join(10)
+    return accepting(serve)
 
 
 @pytest.mark.parametrize(
@@ -69,26 +75,26 @@ def listening(answer, *, closes: bool = True):
         (b"-ERR unknown command\r\n", "a server of another protocol answered there"),
     ],
 )
-def test_what_answers_instead_of_a_name_server_is_named_and_not_asked_again(first, named):
+def test_a_wrong_name_server_is_named_and_not_asked_again(first, named):
     with listening(lambda _got, _over: first) as (address, connections), NameServers((address,)) as name_servers:
         with pytest.raises(NoNameServerError, match=f"^no name server answered: {address}: {named}"):
             name_servers.topics()
         assert len(connections) == 1
 
 
-def test_a_port_that_says_nothing_is_told_of_and_not_asked_again(monkeypatch):
-    assert FIRST_ANSWER_S + wire._LAST_WORDS_S < 2
+def test_a_silent_port_is_reported_and_not_asked_again(monkeypatch):
+    assert FIRST_ANSWER_S + wire._AFTER_HALF_CLOSE_S < 2
     monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
-    monkeypatch.setattr(wire, "_LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(wire, "_AFTER_HALF_CLOSE_S", 0.01)
     with listening(lambda _got, _over: b"") as (address, connections), NameServers((address,)) as name_servers:
         with pytest.raises(NoNameServerError, match=f"{address}: takes connections and says nothing: no answer within"):
             name_servers.topics()
         assert len(connections) == 1
 
 
-def test_a_server_that_waits_for_the_end_of_a_line_is_named_all_the_same(monkeypatch):
+def test_a_wrong_server_that_waits_for_a_line_end_is_named(monkeypatch):
     monkeypatch.setattr(wire, "FIRST_ANSWER_S", 0.05)
-    monkeypatch.setattr(wire, "_LAST_WORDS_S", 20)
+    monkeypatch.setattr(wire, "_AFTER_HALF_CLOSE_S", 20)
     with listening(lambda _got, over: HTTP if over else b"") as (address, _), NameServers((address,)) as name_servers:
         with pytest.raises(NoNameServerError, match=f"{address}: an HTTP server answered there"):
             name_servers.topics()
@@ -107,51 +113,33 @@ def answering(code, body=b""):
 right = answering(ResponseCode.SUCCESS, b'{"topicList":["T"]}')
 
 
-@contextmanager
 def closing(times):
-    """A server that closes its first connections without a word once something has come, and answers others."""
-    server = socket.create_server(("127.0.0.1", 0))
-    closed = []
+    """Run a server that closes its first connections after some bytes, and answers the later ones."""
 
-    def accept():
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            with connection:
-                got = connection.recv(1000)
-                if len(closed) >= times:
-                    connection.sendall(right(got, False))
-                    continue
-                closed.append(got)
-                if len(closed) % 2:  # the others get a reset instead of an end
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    def serve(connection, number):
+        with connection:
+            got = connection.recv(1000)
+            if number > times:
+                connection.sendall(right(got, False))
+            elif number % 2:  # the others get a reset instead of an end
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    accepting = threading.Thread(target=accept, daemon=True)
-    accepting.start()
-    try:
-        host, port = server.getsockname()
-        yield f"{host}:{port}", closed
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        accepting.join(10)
+    return accepting(serve)
 
 
-def test_a_server_that_closes_without_a_word_as_most_of_tls_do_is_told_of_before_two_seconds_are_over(monkeypatch):
+def test_a_server_that_closes_silently_is_reported_as_a_possible_tls_port(monkeypatch):
     monkeypatch.setattr(nodes, "FIRST_ANSWER_S", 0.2)
     monkeypatch.setattr(nodes, "NAME_SERVER_TIMEOUT_S", 3_600.0)
-    with closing(10_000) as (address, closed), NameServers((address,)) as name_servers:
+    with closing(10_000) as (address, connections), NameServers((address,)) as name_servers:
         with pytest.raises(NoNameServerError, match=f"{address}: says nothing, and closes .* as a TLS port does$"):
             name_servers.topics()
-        assert len(closed) > 1
+        assert len(connections) > 1
 
 
 def test_a_name_server_that_closes_its_first_connections_is_waited_for():
-    with closing(3) as (address, closed), NameServers((address,)) as name_servers:
+    with closing(3) as (address, connections), NameServers((address,)) as name_servers:
         assert name_servers.topics() == ["T"]
-        assert len(closed) == 3
+        assert len(connections) == 4
 
 
 def test_a_broker_at_the_address_of_a_name_server_is_named():
@@ -162,7 +150,7 @@ def test_a_broker_at_the_address_of_a_name_server_is_named():
         assert len(connections) == 1
 
 
-def test_one_wrong_name_server_of_two_is_passed_over():
+def test_a_wrong_name_server_of_two_is_skipped():
     with listening(lambda _got, _over: HTTP) as (other, _), listening(right) as (address, _):
         with NameServers((other, address)) as name_servers:
             assert name_servers.topics() == ["T"]
@@ -177,12 +165,6 @@ def test_a_name_server_that_is_known_may_be_silent_for_longer(monkeypatch):
 
 
 def test_a_server_that_has_answered_once_may_take_longer_afterwards():
-    def right(got, _over):
-        decoder = FrameDecoder()
-        decoder.receive_data(got)
-        frame = decoder.next_frame()
-        return encode_command(make_response(decode_command(frame), ResponseCode.SUCCESS)) if frame else b""
-
     def patience(connection):
         return struct.unpack("ll", connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
 

@@ -1,4 +1,4 @@
-"""A throttle lets through what it is told to, whatever comes in between."""
+"""A throttle lets through its configured rate, under any load."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_reads_are_small_enough_to_be_spread_over_a_second() -> None:
     assert Throttle(MIN_REQUEST_BYTES).request_bytes(4 << 20) == MIN_REQUEST_BYTES
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_rate_limit_no_wait_occurs() -> None:
     Throttle(None, sleep=lambda _: (_ for _ in ()).throw(AssertionError("it waited"))).spend(1 << 40)

@@ -1,9 +1,8 @@
-"""Requests of the broker to clients: through the node that has the client, one hop, never sent twice."""
+"""Requests of the broker to clients: through the node that the client is connected to, in one hop, never sent twice."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -13,41 +12,37 @@ import pytest
 from dledger.net.errors import PeerError, PeerGoneError, PeerTimeoutError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
-from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome, Relay, TimedOut
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features import COMMANDS
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
-from dledger_broker.testing import BrokerInMemory, FakeEnvironment
+from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData, encode_heartbeat
-from dledger_remoting.hosts import HostAddress
+from tests.broker.clients.gossiping import Channel, Network, Node, OnReply
 from tests.broker.served_broker import make_served_broker
 
-OnReply = Callable[[bytes | PeerError], None]
 TIMEOUT_S = 3.0
 
 
-class ClientOfNode:
-    """A client's connection, and the client, which answers when it is told to."""
+class ClientOfNode(Channel):
+    """Client and its connection. It answers when a test tells it to."""
 
     serialize_type = 0
     wants_leader_notices = False
 
-    def __init__(self, node: Node, client_id: str) -> None:
-        self.address = HostAddress("10.0.0.9", 40000)
+    def __init__(self, node: Relaying, client_id: str) -> None:
+        super().__init__()
         self.key = f"{node.node_id}/{client_id}"
-        self.client_ids: set[str] = set()
         self.asked: list[tuple[int, dict[str, str], bytes, bool]] = []
         self._node = node
-        node.gossip.local.heartbeat(self, HeartbeatData(client_id, [ProducerData("PG")], []), 0, 479, node.env.now())
+        data = HeartbeatData(client_id, [ProducerData("PG")], [])
+        node.gossip.local.heartbeat(self, data, 0, 479, node.network.env.now())
         node.network.settle()
 
     def push(self, code: int, ext: dict[str, str], body: bytes = b"", *, oneway: bool = True) -> int:
@@ -64,231 +59,196 @@ class ClientOfNode:
 
 
 class Wire:
-    """One channel of a node to the others."""
+    """Channel of a node's relay to the others."""
 
-    def __init__(self, node: Node, number: int) -> None:
-        self._node = node
-        self._number = number
+    def __init__(self, network: RelayNetwork, node_id: str) -> None:
+        self._network = network
+        self._node_id = node_id
 
     def submit(self, to: str, data: bytes, on_reply: OnReply, timeout_s: float) -> bool:
-        network = self._node.network
-        if {to, self._node.node_id} & network.down:
+        network = self._network
+        if {to, self._node_id} & network.down:
             return False
-        network.relayed += self._number == 3
-        error = network.fails_with
-        if error is not None and self._number == 3:
-            network.env.call_soon(partial(on_reply, error))
-            return True
-        part = network.nodes[to].gossip if self._number == 2 else network.nodes[to].relay
-        network.env.call_soon(partial(part.on_request, ReplicaId(self._node.node_id, "i"), data, on_reply))
+        network.relayed += 1
+        if network.fails_with is not None:
+            network.env.call_soon(partial(on_reply, network.fails_with))
+        else:
+            relay = network.nodes[to].relay
+            network.env.call_soon(partial(relay.on_request, ReplicaId(self._node_id, "i"), data, on_reply))
         return True
 
 
-class Node:
-    """A node that has clients; nothing else of it is there."""
+class Relaying(Node):
+    """Node that has clients, and nothing else of a node."""
 
-    def __init__(self, network: Network, node_id: str, others: list[str], limit: int) -> None:
-        self.network = network
-        self.env = network.env
-        self.node_id = node_id
-        self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
-        self.counters = BrokerCounters()
+    def __init__(self, network: RelayNetwork, node_id: str, node_ids: tuple[str, ...]) -> None:
+        super().__init__(network, node_id, node_ids)
+        self.counters, local, merged = BrokerCounters(), self.gossip.local, self.gossip.merged
+        limit = network.limit
         config = BrokerConfig(broker_group="b", node_id=node_id, data_dir=Path("unused"), max_relayed_calls=limit)
-        self.gossip = Gossip(network.env, self.group, others, COMMANDS.kinds, lambda *_: None)
-        self.gossip.attach_members(self)
-        self.relay = Relay(network.env, node_id, self.gossip.local, self.gossip.merged, config, self.counters, Access())
-
-    def ensure_all(self, rows: object) -> None:
-        """Nothing is needed."""
-
-    def notify(self, groups: object, clients: object) -> None:
-        """Nobody is told."""
+        self.relay = Relay(network.env, node_id, local, merged, config, self.counters, Access())
+        self.relay.attach(Wire(network, node_id))  # type: ignore[arg-type]
 
 
-class Network:
+class RelayNetwork(Network[Relaying]):
+    """The leader n1 and the follower n2."""
+
     def __init__(self, limit: int = 1_000) -> None:
-        self.env = FakeEnvironment()
-        self.down: set[str] = set()
+        self.limit = limit
         self.relayed = 0
+        self.outcomes: list[Outcome] = []
         self.fails_with: PeerError | None = None
-        ids = ["n1", "n2"]
-        self.nodes = {node_id: Node(self, node_id, [one for one in ids if one != node_id], limit) for node_id in ids}
-        for node in self.nodes.values():
-            node.gossip.start(Wire(node, 2))  # type: ignore[arg-type]
-            node.relay.attach(Wire(node, 3))  # type: ignore[arg-type]
-        for node_id, node in self.nodes.items():
-            node.group.on_leadership(Leadership(1, "n1", is_leader=node_id == "n1", ready=node_id == "n1"))
+        super().__init__(Relaying, "n1", "n2")
+
+    def client(self, node_id: str, client_id: str = "c1") -> ClientOfNode:
+        return ClientOfNode(self.nodes[node_id], client_id)
+
+    def ask(self, client_id: str = "c1", timeout_s: float = TIMEOUT_S) -> None:
+        """Have the leader ask a client. What it is told goes to `outcomes`."""
+        self.leader.relay.call(client_id, 307, {"a": "b"}, b"body", timeout_s, self.outcomes.append)
+        assert self.outcomes == [], "nothing is told inside the call"
         self.settle()
 
-    def settle(self, seconds: float = 0.1) -> None:
-        self.env.advance(seconds)
-
 
 @pytest.fixture
-def network() -> Network:
-    return Network()
-
-
-@pytest.fixture
-def outcomes() -> list[Outcome]:
-    return []
-
-
-def ask(network: Network, outcomes: list[Outcome], client_id: str = "c1", timeout_s: float = TIMEOUT_S) -> None:
-    network.nodes["n1"].relay.call(client_id, 307, {"a": "b"}, b"body", timeout_s, outcomes.append)
-    assert outcomes == [], "nothing is told inside the call"
-    network.settle()
+def network() -> RelayNetwork:
+    return RelayNetwork()
 
 
 @pytest.mark.parametrize("holder", ["n1", "n2"])
-def test_a_client_is_asked_through_the_node_that_it_is_connected_to(
-    network: Network, outcomes: list[Outcome], holder: str
-) -> None:
-    client = ClientOfNode(network.nodes[holder], "c1")
-    ask(network, outcomes)
-    assert client.asked == [(307, {"a": "b"}, b"body", False)]
+def test_a_request_reaches_a_client_through_the_node_of_its_connection(network: RelayNetwork, holder: str) -> None:
+    client = network.client(holder)
+    network.ask()
     client.answer(5, b"said")
-    assert outcomes == [Answer(5, "", {}, b"said")]
+    assert network.outcomes == [Answer(5, "", {}, b"said")]
     assert [node.relay.waiting for node in network.nodes.values()] == [0, 0]
     assert network.relayed == (holder == "n2")
+    network.outcomes.clear()
+    network.ask(timeout_s=0)
+    assert network.outcomes == [Delivered()], "it asks for no answer"
+    assert client.asked == [(307, {"a": "b"}, b"body", oneway) for oneway in (False, True)]
 
 
 @pytest.mark.parametrize("holder", ["n1", "n2"])
-def test_what_cannot_be_encoded_for_a_client_is_answered_and_waits_no_longer(
-    network: Network, outcomes: list[Outcome], holder: str, monkeypatch: pytest.MonkeyPatch
+def test_a_request_that_cannot_be_encoded_for_a_client_is_answered_and_stops_waiting(
+    network: RelayNetwork, holder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name of 40,000 bytes does not fit the client's serialization: the places of those that wait were used up."""
-    client = ClientOfNode(network.nodes[holder], "c1")
+    """A name of 40,000 bytes does not fit the client's serialization. It once used up a place for waiting."""
+    client = network.client(holder)
 
     def refuses(*_: object, **__: object) -> NoReturn:
         raise FrameError("a name of 40000 bytes, the limit is 32767")
 
     monkeypatch.setattr(client, "push", refuses)
-    ask(network, outcomes)
-    assert outcomes == [Gone()]
+    network.ask()
+    assert network.outcomes == [Gone()]
     assert [node.relay.waiting for node in network.nodes.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("holder", ["n1", "n2"])
-def test_a_request_without_an_answer_is_delivered(network: Network, outcomes: list[Outcome], holder: str) -> None:
-    client = ClientOfNode(network.nodes[holder], "c1")
-    ask(network, outcomes, timeout_s=0)
-    assert client.asked == [(307, {"a": "b"}, b"body", True)]
-    assert outcomes == [Delivered()]
-
-
-@pytest.mark.parametrize("holder", ["n1", "n2"])
-def test_silence_is_told_in_time_and_a_late_answer_means_nothing(
-    network: Network, outcomes: list[Outcome], holder: str
-) -> None:
-    client = ClientOfNode(network.nodes[holder], "c1")
-    ask(network, outcomes)
+def test_a_relayed_call_times_out_and_ignores_a_late_answer(network: RelayNetwork, holder: str) -> None:
+    client = network.client(holder)
+    network.ask()
     network.settle(TIMEOUT_S - 0.2)
-    assert outcomes == []
+    assert network.outcomes == []
     network.settle(0.2)
-    assert outcomes == [TimedOut()]
+    assert network.outcomes == [TimedOut()]
     client.answer()
-    assert outcomes == [TimedOut()]
+    assert network.outcomes == [TimedOut()]
 
 
-def test_an_answer_counts_on_the_connection_that_was_asked_alone(network: Network, outcomes: list[Outcome]) -> None:
-    client = ClientOfNode(network.nodes["n1"], "c1")
-    other = ClientOfNode(network.nodes["n1"], "c2")
-    ask(network, outcomes)
+def test_answers_of_another_connection_or_request_are_ignored(network: RelayNetwork) -> None:
+    client, other = network.client("n1"), network.client("n1", "c2")
+    network.ask()
     other.answer()
     client.answer(opaque=7)
-    assert outcomes == []
+    assert network.outcomes == []
 
 
-def test_a_client_that_nobody_has_is_gone(network: Network, outcomes: list[Outcome]) -> None:
-    ask(network, outcomes)
-    assert outcomes == [Gone()]
+def test_requests_to_an_unconnected_client_or_of_a_stopping_node_are_answered_as_gone(network: RelayNetwork) -> None:
+    network.ask()
+    assert network.outcomes == [Gone()]
+    network.outcomes.clear()
+    network.client("n1")
+    network.ask()
+    network.leader.relay.close()
+    assert network.outcomes == [Gone(may_have_got=True)]
 
 
-def test_one_that_goes_before_it_answers_may_have_got_the_request(network: Network, outcomes: list[Outcome]) -> None:
+def test_a_client_that_disconnects_before_its_answer_may_have_received_the_request(network: RelayNetwork) -> None:
     for holder in ("n1", "n2"):
-        client = ClientOfNode(network.nodes[holder], holder)
-        ask(network, outcomes, holder)
+        client = network.client(holder, holder)
+        network.ask(holder)
         client.close()
         network.settle()
-        assert outcomes == [Gone(may_have_got=True)]
-        outcomes.clear()
+        assert network.outcomes == [Gone(may_have_got=True)]
+        network.outcomes.clear()
 
 
-def test_a_node_that_stops_tells_those_who_wait(network: Network, outcomes: list[Outcome]) -> None:
-    ClientOfNode(network.nodes["n1"], "c1")
-    ask(network, outcomes)
-    network.nodes["n1"].relay.close()
-    assert outcomes == [Gone(may_have_got=True)]
-
-
-def test_another_node_is_tried_only_if_the_client_cannot_have_got_the_request(
-    network: Network, outcomes: list[Outcome]
-) -> None:
-    ClientOfNode(network.nodes["n2"], "first")
-    second = ClientOfNode(network.nodes["n2"], "second")
-    leader = network.nodes["n1"]
-    # The first one's connection is lost, and the leader has not been told yet.
+def test_another_node_is_tried_only_if_the_client_cannot_have_got_the_request(network: RelayNetwork) -> None:
+    network.client("n2", "first")
+    second = network.client("n2", "second")
+    leader = network.leader
+    # The connection of `first` is lost, and the leader has not been told yet.
     network.down = {"n2"}
-    network.nodes["n2"].gossip.local.unregister("first", "PG", None)
+    network.follower.gossip.local.unregister("first", "PG", None)
     network.down = set()
     told: list[Outcome] = []
-    for _ in range(2):  # each begins with another one
+    for _ in range(2):  # each call begins with another producer
         leader.relay.call_producer("PG", 39, {}, b"", 0, told.append)
         network.env.run_ready()
     assert told == [Delivered(), Delivered()]
     assert len(second.asked) == 2
     network.fails_with = PeerGoneError("the link was lost")
-    ask(network, outcomes, "second")
-    assert outcomes == [Gone(may_have_got=True)]
-    outcomes.clear()
+    network.ask("second")
+    assert network.outcomes == [Gone(may_have_got=True)]
+    network.outcomes.clear()
     network.fails_with = PeerTimeoutError("no answer")
-    ask(network, outcomes, "second")
-    assert outcomes == [TimedOut()]
-    outcomes.clear()
+    network.ask("second")
+    assert network.outcomes == [TimedOut()]
+    network.outcomes.clear()
     network.down = {"n2"}
-    ask(network, outcomes, "second")
-    assert outcomes == [Gone()]
+    network.ask("second")
+    assert network.outcomes == [Gone()]
 
 
-def test_producers_of_a_group_are_asked_in_turn(network: Network, outcomes: list[Outcome]) -> None:
-    clients = [ClientOfNode(network.nodes[node_id], node_id) for node_id in ("n1", "n2")]
+def test_producers_of_a_group_are_asked_in_turn(network: RelayNetwork) -> None:
+    clients = [network.client(node_id, node_id) for node_id in ("n1", "n2")]
     for _ in range(4):
-        network.nodes["n1"].relay.call_producer("PG", 39, {}, b"half", 0, outcomes.append)
-    network.nodes["n1"].relay.call_producer("nobody", 39, {}, b"half", 0, outcomes.append)
+        network.leader.relay.call_producer("PG", 39, {}, b"half", 0, network.outcomes.append)
+    network.leader.relay.call_producer("nobody", 39, {}, b"half", 0, network.outcomes.append)
     network.settle()
     assert [len(client.asked) for client in clients] == [2, 2]
-    assert outcomes.count(Delivered()) == 4
-    assert outcomes.count(Gone()) == 1
+    assert network.outcomes.count(Delivered()) == 4
+    assert network.outcomes.count(Gone()) == 1
 
 
 @pytest.mark.parametrize("holder", ["n1", "n2"])
-def test_max_relayed_calls_refuses_to_send(outcomes: list[Outcome], holder: str) -> None:
-    network = Network(limit=2)
-    client = ClientOfNode(network.nodes[holder], "c1")
+def test_max_relayed_calls_refuses_to_send(holder: str) -> None:
+    network = RelayNetwork(limit=2)
+    client = network.client(holder)
     for _ in range(3):
-        network.nodes["n1"].relay.call("c1", 307, {}, b"", TIMEOUT_S, outcomes.append)
+        network.leader.relay.call("c1", 307, {}, b"", TIMEOUT_S, network.outcomes.append)
     network.settle()
-    assert outcomes == [Busy()]
+    assert network.outcomes == [Busy()]
     assert len(client.asked) == 2
-    assert network.nodes["n1"].counters.max_relayed_calls == 1
+    assert network.leader.counters.max_relayed_calls == 1
     client.answer()
-    outcomes.clear()
-    network.nodes["n2"].relay.call("c1", 307, {}, b"", TIMEOUT_S, outcomes.append)
+    network.outcomes.clear()
+    network.follower.relay.call("c1", 307, {}, b"", TIMEOUT_S, network.outcomes.append)
     network.settle()
-    assert Busy() not in outcomes
+    assert Busy() not in network.outcomes
 
 
-def test_the_node_that_has_the_client_has_the_limit_too(outcomes: list[Outcome]) -> None:
-    network = Network(limit=1)
-    ClientOfNode(network.nodes["n2"], "c1")
-    network.nodes["n2"].relay.call("c1", 307, {}, b"", TIMEOUT_S, lambda _: None)
-    ask(network, outcomes)
-    assert outcomes == [Busy()]
-    assert network.nodes["n2"].counters.max_relayed_calls == 1
+def test_max_relayed_calls_also_counts_at_the_node_of_the_client() -> None:
+    network = RelayNetwork(limit=1)
+    network.client("n2")
+    network.follower.relay.call("c1", 307, {}, b"", TIMEOUT_S, lambda _: None)
+    network.ask()
+    assert network.outcomes == [Busy()]
+    assert network.follower.counters.max_relayed_calls == 1
 
 
-@pytest.mark.asyncio
 async def test_a_client_answers_over_its_socket() -> None:
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
     broker = make_served_broker(config, BrokerInMemory())
@@ -315,7 +275,7 @@ async def test_a_client_answers_over_its_socket() -> None:
         broker.settle()
         request = await received()
         assert (request.code, request.flag, request.ext, request.body) == (307, 0, {"clientId": "c1"}, b"why")
-        # What nobody asked for, what was asked, and a request of the client's own behind it.
+        # An answer that nobody asked for, the answer to the request, and a request of the client behind them.
         for opaque in (17, request.opaque):
             writer.write(encode_command(RemotingCommand(0, opaque, FLAG_RESPONSE, body=b"because")))
         writer.write(encode_command(RemotingCommand(34, 2, body=heartbeat)))
@@ -330,10 +290,10 @@ async def test_a_client_answers_over_its_socket() -> None:
     await listener.close()
 
 
-def test_a_leader_sees_to_what_clients_need_of_which_it_was_told_before_it_was_ready(network: Network) -> None:
-    """Other nodes tell of their clients once, and again only when these change."""
+def test_a_new_leader_ensures_the_groups_of_clients_reported_before_its_readiness(network: RelayNetwork) -> None:
+    """Other nodes tell of their clients once, and again only when the clients change."""
     ensured: list[str] = []
-    leader, other = network.nodes["n1"], network.nodes["n2"]
+    leader, other = network.leader, network.follower
     leader.ensure_all = lambda rows: ensured.extend(row.client_id for row in rows)  # type: ignore[attr-defined, method-assign]
     for ready in (False, True):
         leader.group.on_leadership(Leadership(2, "n1", is_leader=True, ready=ready))

@@ -1,4 +1,4 @@
-"""Headers that the short way of reading passes over, and texts that no answer can repeat: errors, and no more."""
+"""Headers that the fast path of reading passes over, and texts that no answer can repeat, only cause errors."""
 
 from __future__ import annotations
 
@@ -28,27 +28,33 @@ UNREADABLE: dict[str, Spoil] = {
 
 @pytest.fixture(params=UNREADABLE.values(), ids=UNREADABLE.keys())
 def spoil(request: pytest.FixtureRequest) -> Spoil:
-    """Puts something into a header that only the general way of reading looks at."""
+    """Return what puts something into a header that only the general path of reading looks at."""
     found: Spoil = request.param
     return found
 
 
-def request(spoil: Spoil, code: int, ext: dict[str, str], body: bytes = b"") -> bytes:
+def feed(client: FakeClient, spoil: Spoil, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+    """Have a client send request 7, with a spoilt header."""
     header = encode_json_header(RemotingCommand(code, opaque=OPAQUE, ext=ext))
     assert spoil(header) != header
-    return join_frame(SerializeType.JSON, spoil(header), body)
+    client.feed(join_frame(SerializeType.JSON, spoil(header), body))
+    client.broker.settle()
 
 
-def test_a_pull_that_must_be_read_again_is_answered(broker: ServedBroker, client: FakeClient, spoil: Spoil) -> None:
-    client.feed(request(spoil, RequestCode.PULL_MESSAGE, pull_ext("Missing")))
-    broker.settle()
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+def test_a_pull_with_an_unreadable_header_is_answered(
+    broker: ServedBroker, client: FakeClient, spoil: Spoil, *, leads: bool
+) -> None:
+    if not leads:
+        broker.memory.node.step_down()
+    feed(client, spoil, RequestCode.PULL_MESSAGE, pull_ext("Missing"))
     assert client.answered(OPAQUE).code == ResponseCode.SYSTEM_ERROR
     assert client.in_flight == 0
+    assert broker.service.forwarder.waiting == 0, "a follower does not forward what it cannot decode"
 
 
-def test_a_pull_that_fails_at_once_is_answered(broker: ServedBroker, client: FakeClient, spoil: Spoil) -> None:
-    client.feed(request(spoil, RequestCode.PULL_MESSAGE, pull_ext("T1", 99, sysFlag="0")))
-    broker.settle()
+def test_a_pull_that_fails_at_once_is_answered(client: FakeClient, spoil: Spoil) -> None:
+    feed(client, spoil, RequestCode.PULL_MESSAGE, pull_ext("T1", 99, sysFlag="0"))
     assert client.answered(OPAQUE).code != ResponseCode.SUCCESS
 
 
@@ -56,10 +62,9 @@ def test_a_pull_that_fails_at_once_is_answered(broker: ServedBroker, client: Fak
 def test_a_send_whose_outcome_is_unknown_is_answered(
     broker: ServedBroker, client: FakeClient, spoil: Spoil, monkeypatch: pytest.MonkeyPatch, *, in_time: bool
 ) -> None:
-    client.send_message("T1")  # from now on sends to the topic take the short way
+    client.send_message("T1")  # from now on sends to the topic take the fast path
     monkeypatch.setattr(broker.memory.node, "commit", lambda: None)
-    client.feed(request(spoil, RequestCode.SEND_MESSAGE_V2, send_ext("T1"), b"hello"))
-    broker.settle()
+    feed(client, spoil, RequestCode.SEND_MESSAGE_V2, send_ext("T1"), b"hello")
     if in_time:
         broker.memory.node.step_down()
     else:
@@ -70,24 +75,15 @@ def test_a_send_whose_outcome_is_unknown_is_answered(
 def test_a_send_that_is_refused_is_answered(broker: ServedBroker, client: FakeClient, spoil: Spoil) -> None:
     client.send_message("T1")
     broker.memory.node.stage_error = BusyError("64 MiB wait for a majority")
-    client.feed(request(spoil, RequestCode.SEND_MESSAGE_V2, send_ext("T1"), b"hello"))
-    broker.settle()
+    feed(client, spoil, RequestCode.SEND_MESSAGE_V2, send_ext("T1"), b"hello")
     assert client.answered(OPAQUE).code == ResponseCode.SYSTEM_BUSY
 
 
-def test_a_node_that_does_not_lead_passes_nothing_on_that_the_leader_cannot_read(
-    broker: ServedBroker, client: FakeClient, spoil: Spoil
-) -> None:
-    broker.memory.node.step_down()
-    client.feed(request(spoil, RequestCode.PULL_MESSAGE, pull_ext("Missing")))
-    broker.settle()
-    assert client.answered(OPAQUE).code == ResponseCode.SYSTEM_ERROR
-    assert broker.service.forwarder.waiting == 0
-
-
 @pytest.mark.parametrize("code", [RequestCode.GET_TOPIC_CONFIG, RequestCode.PULL_MESSAGE])
-def test_an_answer_that_repeats_a_client_fits_its_frame(broker: ServedBroker, client: FakeClient, code: int) -> None:
-    """Bytes that are no UTF-8 take three times their space when they are repeated."""
+def test_an_answer_that_quotes_a_client_has_a_limited_length(
+    broker: ServedBroker, client: FakeClient, code: int
+) -> None:
+    """Bytes that are not UTF-8 take three times their space when an answer repeats them."""
     fields = {name: value.encode() for name, value in pull_ext("").items()} | {"topic": b"\xff" * (6 << 20)}
     ext = b"".join(
         pack(">h", len(name)) + name.encode() + pack(">i", len(value)) + value for name, value in fields.items()

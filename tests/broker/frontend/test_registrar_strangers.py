@@ -1,4 +1,4 @@
-"""What a broker finds at the address of a name server, and is none, stands in its log in one line."""
+"""A broker's log names, in one line, a server at a name server's address that is no name server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from test_registrar import FakeNameServer, Setup
+from broker_in_process import until
+from test_registrar import FakeNameServer, Setup, servers
 
 from dledger_broker.frontend import registration
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
+
+__all__ = ["servers"]
 
 
 @asynccontextmanager
@@ -42,9 +45,7 @@ def complaints(caplog):
 
 
 async def first_complaint(caplog):
-    async with asyncio.timeout(10):
-        while not complaints(caplog):  # noqa: ASYNC110 - a log has no event
-            await asyncio.sleep(0.001)
+    await until(lambda: complaints(caplog))
     return complaints(caplog)[0]
 
 
@@ -59,7 +60,7 @@ async def first_complaint(caplog):
         (lambda _: b"", "says nothing, and closes the connection when it is spoken to, as a TLS port does"),
     ],
 )
-async def test_what_answers_instead_of_a_name_server_is_named_once(answer, named, caplog, monkeypatch):
+async def test_a_stranger_at_a_name_servers_address_is_named_once(answer, named, caplog, monkeypatch):
     monkeypatch.setattr(registration, "RECONNECT_S", 0.001)
     async with listening(answer) as stranger:
         setup = Setup([stranger])
@@ -69,23 +70,19 @@ async def test_what_answers_instead_of_a_name_server_is_named_once(answer, named
     assert len(complaints(caplog)) == 1
 
 
-async def test_a_port_that_says_nothing_is_told_of_before_two_seconds_are_over_and_waited_for(caplog, monkeypatch):
+async def test_a_silent_name_server_is_logged_within_two_seconds_and_waited_for(servers, caplog, monkeypatch):
     assert registration.SILENT_S < 2
     monkeypatch.setattr(registration, "SILENT_S", 0.01)
     monkeypatch.setattr(registration, "REQUEST_TIMEOUT_S", 3_600.0)
-    server = FakeNameServer()
+    server = servers[0]
     server.answers.clear()
-    await server.start()
-    setup = Setup([server])
+    setup = servers.setup(1)
     assert "it takes connections and says nothing" in await first_complaint(caplog)
     assert not setup.registrar.introduced
     server.answers.set()
     await server.registration()
-    async with asyncio.timeout(10):
-        while not setup.registrar.registered:  # noqa: ASYNC110 - the registration that was waited for is taken
-            await asyncio.sleep(0.001)
+    await setup.registered()
     assert len(complaints(caplog)) == 1
     caplog.clear()
     await server.stop()
     assert "closed the connection" in await first_complaint(caplog), "the next outage is told of too"
-    await setup.registrar.stop()

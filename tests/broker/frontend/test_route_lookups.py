@@ -1,4 +1,4 @@
-"""Routes of topics are asked of the name servers: of one that answers, soon, and whoever waits is answered."""
+"""Lookups of topic routes: the first name server that answers is used, and waiting requests are answered soon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUTE = TopicRouteData([QueueData("broker-a", 4, 4, 6), QueueData("broker-b", 2,
 
 
 class NameServer:
-    """Answers 105 with `answer`, a code and a body, or nothing while that is None."""
+    """Name server that answers 105 with `answer`, a code and a body, or says nothing while `answer` is None."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -51,8 +51,11 @@ class NameServer:
                     writer.write(encode_command(make_response(request, code, "", body=body)))
 
 
+Servers = list[NameServer]
+
+
 @pytest_asyncio.fixture
-async def servers() -> AsyncIterator[list[NameServer]]:
+async def servers() -> AsyncIterator[Servers]:
     servers = [NameServer(), NameServer()]
     for server in servers:
         await server.start()
@@ -62,7 +65,7 @@ async def servers() -> AsyncIterator[list[NameServer]]:
 
 
 @pytest_asyncio.fixture
-async def lookups(servers: list[NameServer]) -> AsyncIterator[RouteLookups]:
+async def lookups(servers: Servers) -> AsyncIterator[RouteLookups]:
     lookups = RouteLookups(AsyncioEnvironment(asyncio.get_running_loop()), [server.address for server in servers])
     yield lookups
     await lookups.stop()
@@ -75,26 +78,28 @@ async def find(lookups: RouteLookups, topic: str = "T1") -> TopicRouteData | Non
         return await found
 
 
-async def test_a_route_is_asked_for_once_however_many_wait_and_is_used_again(
-    lookups: RouteLookups, servers: list[NameServer]
-) -> None:
+async def test_concurrent_lookups_ask_once_and_the_route_is_reused(lookups: RouteLookups, servers: Servers) -> None:
     assert await asyncio.gather(*(find(lookups) for _ in range(5))) == [ROUTE] * 5
     assert await find(lookups) == ROUTE
     assert [server.asked for server in servers] == [["T1"], []]
 
 
-async def test_a_route_that_is_old_is_asked_for_again(
-    lookups: RouteLookups, servers: list[NameServer], monkeypatch: pytest.MonkeyPatch
+async def test_an_expired_route_is_asked_for_again_and_an_unavailable_one_is_the_last_known_or_unknown(
+    lookups: RouteLookups, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route_lookups, "REUSE_S", 0.0)
-    await find(lookups)
+    assert await find(lookups) == ROUTE
+    answers = servers[0].answer
     servers[0].answer = (ResponseCode.TOPIC_NOT_EXIST, b"")
     assert await find(lookups) == TopicRouteData()
+    servers[0].answer = answers
+    assert await find(lookups) == ROUTE
+    servers[0].answer = (ResponseCode.SUCCESS, b"no route")
+    servers[1].stop()
+    assert await asyncio.gather(find(lookups), find(lookups, "T2")) == [ROUTE, None]
 
 
-async def test_a_name_server_that_hangs_or_refuses_is_passed_over_for_the_next(
-    lookups: RouteLookups, servers: list[NameServer]
-) -> None:
+async def test_a_hanging_or_refusing_name_server_is_skipped(lookups: RouteLookups, servers: Servers) -> None:
     servers[0].answer = None
     assert await find(lookups) == ROUTE
     servers[1].answer = (ResponseCode.SYSTEM_ERROR, b"")
@@ -102,18 +107,8 @@ async def test_a_name_server_that_hangs_or_refuses_is_passed_over_for_the_next(
     assert await find(lookups, "T2") == TopicRouteData()
 
 
-async def test_a_route_that_nobody_tells_is_what_it_was_or_unknown(
-    lookups: RouteLookups, servers: list[NameServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(route_lookups, "REUSE_S", 0.0)
-    assert await find(lookups) == ROUTE
-    servers[0].answer = (ResponseCode.SUCCESS, b"no route")
-    servers[1].stop()
-    assert await asyncio.gather(find(lookups), find(lookups, "T2")) == [ROUTE, None]
-
-
-async def test_nobody_waits_longer_than_clients_do(
-    lookups: RouteLookups, servers: list[NameServer], monkeypatch: pytest.MonkeyPatch
+async def test_route_lookups_end_before_clients_give_up(
+    lookups: RouteLookups, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route_lookups, "ANSWER_S", 3_600.0)
     for server in servers:
@@ -122,7 +117,7 @@ async def test_nobody_waits_longer_than_clients_do(
     assert route_lookups.FIND_S < 1
 
 
-async def test_who_waits_when_the_node_stops_is_answered(lookups: RouteLookups, servers: list[NameServer]) -> None:
+async def test_waiting_route_lookups_are_answered_when_the_node_stops(lookups: RouteLookups, servers: Servers) -> None:
     servers[0].answer = None
     waiting = asyncio.ensure_future(find(lookups))
     await asyncio.sleep(0)
@@ -130,8 +125,8 @@ async def test_who_waits_when_the_node_stops_is_answered(lookups: RouteLookups, 
     assert await waiting is None
 
 
-async def test_routes_that_nobody_asks_for_any_more_are_forgotten(
-    lookups: RouteLookups, servers: list[NameServer], monkeypatch: pytest.MonkeyPatch
+async def test_the_least_recently_used_routes_are_forgotten(
+    lookups: RouteLookups, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route_lookups, "MAX_KEPT", 1)
     for topic in ("T1", "T2", "T2", "T1"):

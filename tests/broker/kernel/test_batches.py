@@ -1,8 +1,9 @@
-"""Batches of committed entries: however they are cut, nothing changes of what becomes of the entries."""
+"""Batches of committed entries: the same entries have the same effect, however they are cut into batches."""
 
 import random
 
 import pytest
+from broker_in_memory import contents
 
 from dledger.types import EntryKind
 from dledger_broker.testing import BrokerInMemory, FakeLog, Message
@@ -13,7 +14,7 @@ TOPICS = ("orders", "audits")
 
 
 def history(seed: int) -> BrokerInMemory:
-    """A broker on which topics come and go between messages, groups and offsets."""
+    """Return a broker on which topics come and go between messages, groups and offsets."""
     rng = random.Random(seed)
     broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
     machine = broker.machine
@@ -34,17 +35,8 @@ def history(seed: int) -> BrokerInMemory:
     return broker
 
 
-def contents(broker: BrokerInMemory) -> dict[tuple[str, int], list[bytes]]:
-    return {
-        (name, queue_id): broker.bodies(name, queue_id)
-        for name, topic in broker.machine.state.topics.items()
-        for queue_id, queue in topic.queues.items()
-        if queue.max_offset
-    }
-
-
 @pytest.mark.parametrize("seed", range(5))
-def test_a_batch_of_entries_does_what_they_do_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_applying_entries_in_batches_equals_applying_entries_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch):
     written = history(seed)
     one_by_one = BrokerInMemory(log=written.log, lead=False)
 

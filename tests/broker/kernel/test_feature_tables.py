@@ -1,4 +1,4 @@
-"""A feature's table in the state: what it is told, and that nothing but its declaration is needed."""
+"""Table of a feature in the state: what it is told, and that its declaration is all it needs."""
 
 import msgspec
 import pytest
@@ -19,19 +19,19 @@ from tests.broker.kernel.applied_commands import apply
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Count one more."""
+    """Command that raises the number."""
 
     by: int
 
 
 class CountFrame(msgspec.Struct, frozen=True, tag="count"):
-    """The number."""
+    """Snapshot frame of the number."""
 
     count: int
 
 
 class Counter(Table):
-    """A number that commands raise, and what happened to others."""
+    """Table with a number that commands raise, and a list of the deletions that it was told."""
 
     frames = (CountFrame,)
 
@@ -41,29 +41,23 @@ class Counter(Table):
 
     @property
     def digest(self) -> int:
-        """See `Table.digest`."""
         return self.count
 
     def apply(self, command, entry, changes):
-        """See `Table.apply`."""
         _ = entry, changes
         self.count += command.by
 
     def on_topic_deleted(self, topic):
-        """See `Table.on_topic_deleted`."""
         self.told.append(topic)
 
     def on_group_deleted(self, group, *, clean_offsets):
-        """See `Table.on_group_deleted`."""
         self.told.append((group, clean_offsets))
 
     def capture_frames(self, now):
-        """See `Table.capture_frames`."""
         _ = now
         return {"count": (CountFrame(self.count),)} if self.count else {}
 
     def restore_frame(self, frame, now):
-        """See `Table.restore_frame`."""
         _ = now
         self.count = frame.count
 
@@ -73,20 +67,24 @@ TOY = Replicated(name="counter", commands={900: Count}, table=COUNTER)
 WITH_TOY = (*FEATURES, TOY)
 
 
+@pytest.fixture
+def state() -> BrokerState:
+    """Return an empty state with the counter."""
+    return BrokerState(WITH_TOY)
+
+
 def apply_with_toy(state: BrokerState, *commands: msgspec.Struct) -> Changes:
     return apply(state, *commands, registry=registry_of(WITH_TOY))
 
 
-def test_a_command_is_applied_by_the_table_of_its_feature_and_counts_in_the_digest():
-    state = BrokerState(WITH_TOY)
+def test_a_command_is_applied_by_the_table_of_its_feature_and_counts_in_the_digest(state):
     before = state.digest()
     apply_with_toy(state, Count(3), Count(4))
     assert state.table(COUNTER).count == 7
     assert state.digest() == before + 7
 
 
-def test_a_table_hears_of_each_topic_and_group_that_is_deleted():
-    state = BrokerState(WITH_TOY)
+def test_a_feature_table_is_told_of_each_deleted_topic_and_group(state):
     apply_with_toy(state, PutTopic(TopicConfig("orders"), 0), PutGroup(SubscriptionGroupConfig("readers")))
     apply_with_toy(state, CommitOffsets((("readers", "orders", 0, 5), ("readers", "orders", 1, 5))))
     changes = apply_with_toy(state, DeleteTopic("orders"), DeleteTopic("absent"), DeleteGroup("readers"))
@@ -96,13 +94,7 @@ def test_a_table_hears_of_each_topic_and_group_that_is_deleted():
     assert state.table(OFFSETS).pairs() == []
 
 
-def test_a_node_without_the_feature_does_not_go_on_past_its_commands():
-    section = registry_of(WITH_TOY).encode(Count(1))
-    with pytest.raises(CorruptionError, match="unknown kind 900"):
-        registry_of(FEATURES).decode(900, section[6:])
-
-
-def test_whoever_keeps_a_table_is_told_of_the_state_that_takes_its_place():
+def test_on_state_listeners_are_told_of_a_restored_state():
     broker = BrokerInMemory()
     told: list[BrokerState] = []
     broker.machine.on_state(told.append)
@@ -121,8 +113,7 @@ def kinds_of(stream: bytes) -> list[str]:
     return kinds
 
 
-def test_its_frames_follow_those_of_older_tables_and_restore_it():
-    state = BrokerState(WITH_TOY)
+def test_frames_of_a_feature_table_follow_older_frames_and_restore_the_table(state):
     apply_with_toy(state, Count(5), PutTopic(TopicConfig("orders"), 0), PutPin("job", 1, 2, 3))
     stream = b"".join(encode_state(state, 0.0))
     assert kinds_of(stream) == ["start", "topics", "features", "pins", "count", "end"]
@@ -131,8 +122,7 @@ def test_its_frames_follow_those_of_older_tables_and_restore_it():
     assert restored.digest() == state.digest()
 
 
-def test_a_table_that_equals_an_empty_one_keeps_nobody_from_reading_the_snapshot():
-    state = BrokerState(WITH_TOY)
+def test_older_nodes_can_read_a_snapshot_with_an_empty_feature_table(state):
     apply_with_toy(state, PutTopic(TopicConfig("orders"), 0))
     without = b"".join(encode_state(state, 0.0))
     assert decode_state([without], 0.0, FEATURES).digest() == state.digest()

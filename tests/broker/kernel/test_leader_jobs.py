@@ -1,4 +1,4 @@
-"""Leader jobs: once for each readiness, through a handle that ends with it, and never silently gone."""
+"""Leader jobs: each runs once for each readiness, through a handle that ends with it, and none ends silently."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from dledger.environment import COLD
 from dledger.errors import BusyError, LogError, NotLeaderError, OutcomeUnknownError
-from dledger.invariants import InvariantError
 from dledger.statemachine import Leadership
+from dledger_base.invariants import InvariantError
 from dledger_broker.kernel.jobs import FIRST_PAUSE_S, MAX_PAUSE_S, SETTLED_S, JobHandle
 from dledger_broker.kernel.topics import PutTopic, TopicTable
 from dledger_broker.testing import BrokerInMemory
@@ -22,7 +22,7 @@ PERIOD_S = 10.0
 
 
 class Ticking:
-    """A job that looks every ten seconds."""
+    """Job that looks every ten seconds."""
 
     name = "ticking"
 
@@ -42,14 +42,21 @@ class Ticking:
             raise self.broken
 
 
-def opened(*, lead: bool = True) -> tuple[BrokerInMemory, Ticking]:
-    broker, job = BrokerInMemory(lead=lead), Ticking()
+@pytest.fixture
+def job() -> Ticking:
+    return Ticking()
+
+
+@pytest.fixture
+def broker(job: Ticking) -> BrokerInMemory:
+    """Return a leader with this job."""
+    broker = BrokerInMemory()
     broker.machine.jobs.open([job], broker.node, broker.writer)
-    return broker, job
+    return broker
 
 
 def be_ready(broker: BrokerInMemory, ready: bool) -> None:
-    """The node leads the same term, and takes proposals or does not."""
+    """Let the node lead the same term, and take proposals or not."""
     broker.node.is_ready = ready
     broker.machine.on_leadership(Leadership(broker.node.term, NODE_ID, is_leader=True, ready=ready))
 
@@ -58,8 +65,9 @@ def put_topic() -> PutTopic:
     return PutTopic(TopicConfig("T", 1, 1), 0)
 
 
-def test_a_job_runs_once_for_each_time_that_its_node_is_ready() -> None:
-    broker, job = opened(lead=False)
+def test_a_job_runs_once_for_each_time_that_its_node_is_ready_until_it_stops(job: Ticking) -> None:
+    broker = BrokerInMemory(lead=False)
+    broker.machine.jobs.open([job], broker.node, broker.writer)
     broker.env.advance(PERIOD_S * 3)
     assert job.handles == []
     broker.node.lead()
@@ -72,20 +80,11 @@ def test_a_job_runs_once_for_each_time_that_its_node_is_ready() -> None:
     broker.node.lead()
     broker.env.advance(PERIOD_S + 1)
     assert (len(job.handles), len(job.looks)) == (2, 4)
-
-
-def test_a_node_that_leads_before_it_has_started_runs_its_jobs_when_it_has() -> None:
-    _, job = opened()
-    assert len(job.handles) == 1
-
-
-def test_a_node_that_stops_ends_its_jobs_and_begins_none() -> None:
-    broker, job = opened()
     broker.machine.jobs.close()
-    assert job.handles[0].is_stopped
+    assert job.handles[1].is_stopped
     broker.node.step_down()
     broker.node.lead()
-    assert len(job.handles) == 1
+    assert len(job.handles) == 2
 
 
 CALLS: list[Callable[[JobHandle], object]] = [
@@ -97,10 +96,9 @@ CALLS: list[Callable[[JobHandle], object]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_handle_refuses_every_call_once_its_readiness_is_over_and_before_the_overlay_is_reset(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[JobHandle], object]
+def test_a_handle_refuses_every_call_before_the_overlay_is_reset(
+    broker: BrokerInMemory, job: Ticking, monkeypatch: pytest.MonkeyPatch, call: Callable[[JobHandle], object]
 ) -> None:
-    broker, job = opened()
     (handle,) = job.handles
     call(handle)
     refused = list[str]()
@@ -116,8 +114,7 @@ def test_a_handle_refuses_every_call_once_its_readiness_is_over_and_before_the_o
     assert refused == ["before the reset", "before it is told"]
 
 
-def test_a_handover_that_fails_ends_the_run_and_begins_another() -> None:
-    broker, job = opened()
+def test_a_handover_that_fails_ends_the_run_and_begins_another(broker: BrokerInMemory, job: Ticking) -> None:
     results = list[object]()
     (first,) = job.handles
     first.run_blocking(COLD, lambda: "found", results.append)
@@ -133,8 +130,7 @@ def test_a_handover_that_fails_ends_the_run_and_begins_another() -> None:
     assert job.looks == job.handles[1:]
 
 
-def test_what_is_proposed_is_told_its_outcome_though_the_run_has_ended() -> None:
-    broker, job = opened()
+def test_a_proposal_of_a_job_gets_its_outcome_after_the_run_has_ended(broker: BrokerInMemory, job: Ticking) -> None:
     outcomes = list[LogError | None]()
     (handle,) = job.handles
     handle.stage_command(put_topic(), outcomes.append)
@@ -148,10 +144,9 @@ def test_what_is_proposed_is_told_its_outcome_though_the_run_has_ended() -> None
     assert isinstance(outcomes[-1], OutcomeUnknownError)
 
 
-def test_an_exception_is_counted_and_logged_and_the_job_is_begun_anew_after_a_pause_that_grows(
-    caplog: pytest.LogCaptureFixture,
+def test_a_failed_job_is_logged_counted_and_restarted_after_a_growing_pause(
+    broker: BrokerInMemory, job: Ticking, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker, job = opened()
     jobs = broker.machine.jobs
     assert jobs.failures == {"ticking": 0}
     job.broken = ValueError("of no account")
@@ -177,26 +172,20 @@ def test_an_exception_is_counted_and_logged_and_the_job_is_begun_anew_after_a_pa
     assert len(job.handles) == runs + 1, "it had settled"
 
 
-def test_a_job_that_waits_after_an_exception_runs_no_more_once_its_node_is_not_ready() -> None:
-    broker, job = opened()
-    job.broken = ValueError()
-    broker.env.advance(PERIOD_S)
-    broker.node.step_down()
-    broker.env.advance(MAX_PAUSE_S)
-    assert len(job.handles) == 1
-
-
-def test_what_a_run_does_that_an_exception_has_ended_means_nothing() -> None:
-    broker, job = opened()
+def test_a_failed_run_of_a_job_is_replaced_unless_the_leader_is_deposed(broker: BrokerInMemory, job: Ticking) -> None:
     job.broken = ValueError()
     broker.env.advance(PERIOD_S)
     job.broken = None
     broker.env.advance(PERIOD_S + FIRST_PAUSE_S)
     assert [handle is job.handles[0] for handle in job.looks] == [True, False]
+    job.broken = ValueError()
+    broker.env.advance(PERIOD_S)
+    broker.node.step_down()
+    broker.env.advance(MAX_PAUSE_S)
+    assert len(job.handles) == 2
 
 
-def test_two_exceptions_of_one_run_are_one_failure() -> None:
-    broker, job = opened()
+def test_two_exceptions_of_one_run_are_one_failure(broker: BrokerInMemory, job: Ticking) -> None:
     (handle,) = job.handles
 
     def refused(_error: LogError | None) -> None:
@@ -212,25 +201,23 @@ def test_two_exceptions_of_one_run_are_one_failure() -> None:
     assert broker.machine.jobs.failures == {"ticking": 1}
 
 
-def test_that_the_log_knows_of_a_lost_leadership_first_is_no_failure() -> None:
-    broker, job = opened()
+def test_a_not_leader_error_is_no_failure_of_a_job_and_an_invariant_error_reaches_the_event_loop(
+    broker: BrokerInMemory, job: Ticking
+) -> None:
     job.broken = NotLeaderError(None, 1)
     broker.env.advance(PERIOD_S)
     assert broker.machine.jobs.failures == {"ticking": 0}
-    job.broken = None
+    job.broken = InvariantError("a promise")
     broker.env.advance(FIRST_PAUSE_S)
     assert len(job.handles) == 2, "it leads still"
-
-
-def test_a_broken_invariant_goes_on_to_the_event_loop() -> None:
-    broker, job = opened()
-    job.broken = InvariantError("a promise")
     with pytest.raises(InvariantError, match="a promise"):
         broker.env.advance(PERIOD_S)
 
 
-def test_one_job_that_fails_does_not_stop_the_others() -> None:
+def test_a_failing_job_does_not_stop_other_jobs_which_have_other_names() -> None:
     broker, first, second = BrokerInMemory(), Ticking(), Ticking()
+    with pytest.raises(InvariantError, match="different names"):
+        broker.machine.jobs.open([first, second], broker.node, broker.writer)
     second.name = "other"
     first.broken = ValueError()
     broker.machine.jobs.open([first, second], broker.node, broker.writer)
@@ -239,14 +226,7 @@ def test_one_job_that_fails_does_not_stop_the_others() -> None:
     assert broker.machine.jobs.failures == {"ticking": 3, "other": 0}
 
 
-def test_two_jobs_have_different_names() -> None:
-    broker = BrokerInMemory()
-    with pytest.raises(InvariantError, match="different names"):
-        broker.machine.jobs.open([Ticking(), Ticking()], broker.node, broker.writer)
-
-
-def test_a_refused_proposal_is_told_to_the_job() -> None:
-    broker, job = opened()
+def test_a_refused_proposal_is_told_to_the_job(broker: BrokerInMemory, job: Ticking) -> None:
     outcomes = list[LogError | None]()
     broker.node.stage_error = BusyError("64 MiB wait")
     job.handles[0].stage_command(put_topic(), outcomes.append)

@@ -1,7 +1,7 @@
-"""Random lives of a broker against a model of dictionaries.
+"""Random lives of a broker, compared with a model of dictionaries.
 
-Whatever happens (power losses, lost views, snapshots, trims, changes of leadership), the broker shows what the model
-says, a replica that only follows the log has the same digest, and no queue offset is issued twice.
+After power losses, lost views, snapshots, trims and changes of leadership, the broker shows what the model says. A
+replica that only follows the log has the same digest, and no queue offset is issued twice.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""A segment is as old as its newest message, whoever wrote its file and when."""
+"""Age of a segment: the age of its newest message, whoever wrote its file and when."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,12 +15,15 @@ HOUR = 3_600_000
 
 
 def log_of(count: int) -> list[SegmentInfo]:
-    """Segments of 100 bytes."""
+    """Return segments of 100 bytes."""
     return [SegmentInfo(100 * number, 100 * number + 100) for number in range(count)]
 
 
 def expired(newest: Iterable[int | None], files: Sequence[int], max_age_ms: int = 50) -> Expired:
-    """Of segments whose newest messages, and files, were written at these times; not all were read."""
+    """Return the expired ones of segments whose newest messages and files have these times.
+
+    Segments beyond the end of `newest` were not read.
+    """
     found = log_of(len(files))
     times = {
         segment.start_position: SegmentTimes(*both)
@@ -29,41 +32,43 @@ def expired(newest: Iterable[int | None], files: Sequence[int], max_age_ms: int 
     return find_expired(found, times, NOW, max_age_ms)
 
 
-def test_the_newest_message_counts_and_not_the_file():
-    assert expired([NOW - 60, NOW - 51, NOW - 50], [NOW] * 3) == (200, None)
-    assert expired([NOW - 50], [0]) == (0, None)
+FUTURE = NOW + 10_000
 
 
-def test_the_first_segment_that_nobody_has_read_ends_the_search():
+@pytest.mark.parametrize(
+    ("newest", "files", "before"),
+    [
+        pytest.param([NOW - 60, NOW - 51, NOW - 50], [NOW] * 3, 200, id="age of the newest message"),
+        pytest.param([NOW - 50], [0], 0, id="not age of the file"),
+        pytest.param([NOW - 40], [NOW, NOW], 0, id="an unread segment behind a young one"),
+        pytest.param([None, NOW - 60], [NOW - 60, NOW], 200, id="no messages, old file"),
+        pytest.param([None, NOW - 60], [NOW - 40, NOW], 0, id="no messages, young file"),
+        pytest.param([FUTURE, NOW - 40], [NOW - 60, NOW], 100, id="messages from the future, old file"),
+        pytest.param([NOW + 1, NOW - 60], [NOW - 40, NOW], 0, id="messages from the future, young file"),
+        pytest.param([FUTURE, NOW - 60], [FUTURE, NOW], 200, id="both from the future before an old segment"),
+        pytest.param([FUTURE, NOW - 40], [FUTURE, NOW], 0, id="both from the future before a young segment"),
+        pytest.param([FUTURE], [FUTURE], 0, id="both from the future"),
+    ],
+)
+def test_the_age_of_a_segment_is_the_age_of_its_newest_message(
+    newest: list[int | None], files: list[int], before: int
+) -> None:
+    """A segment without messages, or with messages from the future, is as old as its file."""
+    assert expired(newest, files) == (before, None)
+
+
+def test_the_first_unread_segment_ends_the_search():
     found = expired([NOW - 60], [NOW, NOW])
     assert (found.before, found.unread) == (100, log_of(2)[1])
-    assert expired([NOW - 40], [NOW, NOW]) == (0, None), "it need not be read yet"
-
-
-def test_a_segment_without_messages_is_as_old_as_its_file():
-    assert expired([None, NOW - 60], [NOW - 60, NOW]) == (200, None)
-    assert expired([None, NOW - 60], [NOW - 40, NOW]) == (0, None)
-
-
-def test_messages_from_the_future_keep_a_segment_as_long_as_its_file():
-    assert expired([NOW + 10_000, NOW - 40], [NOW - 60, NOW]) == (100, None)
-    assert expired([NOW + 1, NOW - 60], [NOW - 40, NOW]) == (0, None)
-
-
-def test_a_segment_whose_file_is_from_the_future_too_goes_with_the_next():
-    assert expired([NOW + 10_000, NOW - 60], [NOW + 10_000, NOW]) == (200, None)
-    assert expired([NOW + 10_000, NOW - 40], [NOW + 10_000, NOW]) == (0, None)
-    assert expired([NOW + 10_000], [NOW + 10_000]) == (0, None)
 
 
 class CountingNode(FakeNode):
-    """Writes down which segments' records are read; those in `rotten` cannot be."""
+    """Node that notes which segments' records are read. Segments in `rotten` cannot be read."""
 
     reads: list[int]
     rotten: set[int]
 
     def last_records(self, start: int, end: int) -> list[bytes]:
-        """See `Node.last_records`."""
         self.reads.append(start)
         if start in self.rotten:
             raise CorruptionError("rotten")
@@ -72,7 +77,10 @@ class CountingNode(FakeNode):
 
 @pytest.fixture
 def broker() -> BrokerInMemory:
-    """Four segments; hour h's messages were stored h hours after the start, those of hour 2 by another leader."""
+    """Return a broker with four segments. Messages of hour h were stored h hours after the start.
+
+    Another term begins before the messages of hour 2.
+    """
     broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
     node = broker.node
     node.__class__ = CountingNode
@@ -91,7 +99,7 @@ def broker() -> BrokerInMemory:
 
 def ask(ages: SegmentAges, broker: BrokerInMemory, now_ms: int, max_age_ms: int = HOUR) -> list[int]:
     told: list[int] = []
-    ages.ask_expired(run_of_a_job(broker), now_ms, max_age_ms, told.append)
+    ages.find_expired_later(run_of_a_job(broker), now_ms, max_age_ms, told.append)
     broker.env.run_ready()
     return told
 
@@ -100,7 +108,7 @@ def ages_of(broker: BrokerInMemory) -> SegmentAges:
     return SegmentAges(broker.node, lambda: broker.machine.applied_position)
 
 
-def test_each_closed_segment_is_read_once_and_only_when_those_before_it_are_too_old(broker: BrokerInMemory):
+def test_a_closed_segment_is_read_once_and_only_if_earlier_segments_have_expired(broker: BrokerInMemory):
     ages, starts = ages_of(broker), broker.log.segment_starts
     assert ask(ages, broker, START_MS + HOUR) == [0]
     assert broker.node.reads == starts[:1]
@@ -117,29 +125,27 @@ def test_a_segment_that_cannot_be_read_counts_as_young(broker: BrokerInMemory):
     ages, starts = ages_of(broker), broker.log.segment_starts
     broker.node.rotten = {starts[1]}
     assert ask(ages, broker, START_MS + 9 * HOUR) == [starts[1]]
+    assert broker.node.failed_reads == [starts[2] - 1], "it is repaired"
     broker.node.rotten = set()
     assert ask(ages, broker, START_MS + 9 * HOUR) == [starts[4]]
 
 
-def test_what_is_not_applied_yet_is_not_read(broker: BrokerInMemory):
+def test_a_segment_that_is_not_fully_applied_is_not_read(broker: BrokerInMemory):
     starts = broker.log.segment_starts
     ages = SegmentAges(broker.node, lambda: starts[2] - 1)
     assert ask(ages, broker, START_MS + 9 * HOUR) == [starts[1]]
     assert broker.node.reads == starts[:1]
 
 
-def test_nothing_is_told_once_a_run_has_ended_and_nothing_is_read_twice_at_a_time(broker: BrokerInMemory):
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_segment_is_read_by_one_run_at_a_time_and_an_ended_run_gets_no_result(broker: BrokerInMemory, waits: bool):
+    """The next run does not wait for the reads of an ended run."""
     ages, told, run = ages_of(broker), [], run_of_a_job(broker)
-    ages.ask_expired(run, START_MS + 9 * HOUR, HOUR, told.append)
-    ages.ask_expired(run, START_MS + 9 * HOUR, HOUR, told.append)
+    for _ in range(2):
+        ages.find_expired_later(run, START_MS + 9 * HOUR, HOUR, told.append)
     run.stop()
-    broker.env.run_ready()
-    assert (told, broker.node.reads) == ([], [0])
+    if waits:
+        broker.env.run_ready()
+        assert (told, broker.node.reads) == ([], [0])
     assert ask(ages, broker, START_MS + 9 * HOUR) == [broker.log.segment_starts[4]]
-
-
-def test_a_run_need_not_wait_for_what_is_read_for_one_that_has_ended(broker: BrokerInMemory):
-    ages, run = ages_of(broker), run_of_a_job(broker)
-    ages.ask_expired(run, START_MS + 9 * HOUR, HOUR, lambda _: None)
-    run.stop()
-    assert ask(ages, broker, START_MS + 9 * HOUR) == [broker.log.segment_starts[4]]
+    assert told == []

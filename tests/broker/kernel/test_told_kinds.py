@@ -1,4 +1,4 @@
-"""Command kinds that members tell: recorded by whoever leads, as they were told last."""
+"""Command kinds that members tell: the leader records what each member told last."""
 
 from dledger.errors import BusyError
 from dledger.types import EntryKind
@@ -8,14 +8,14 @@ from dledger_broker.kernel.trying_again import RETRY_S
 from dledger_broker.testing import BrokerInMemory
 
 
-def test_a_leader_advertises_the_command_kinds_it_understands():
+def test_a_leader_records_its_own_command_kinds():
     broker = BrokerInMemory()
     assert broker.machine.state.members.understood_by_all(23, ["fake-n0"])
     assert not broker.machine.state.members.understood_by_all(max(COMMANDS.types) + 1, ["fake-n0"])
     assert not broker.machine.state.members.understood_by_all(23, ["fake-n0", "fake-n1"])
 
 
-def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
+def test_command_kinds_told_to_a_follower_are_recorded_once_the_follower_leads():
     broker = BrokerInMemory(lead=False)
     broker.machine.learn_kinds("fake-n1", (16, 17))
     assert not broker.machine.state.members.understood_by_all(16, ["fake-n1"])
@@ -25,8 +25,8 @@ def test_what_a_member_told_a_follower_is_recorded_once_that_one_leads():
     assert not broker.machine.state.members.understood_by_all(18, ["fake-n1"])
 
 
-def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_leads_again():
-    """1. A member tells a leader; 2. an older version of it tells the next leader; 3. the first one leads again."""
+def test_a_leader_does_not_record_command_kinds_told_in_its_earlier_term():
+    """Meanwhile an older version of the member has told the next leader its command kinds."""
     broker = BrokerInMemory()
     broker.machine.learn_kinds("fake-n1", (16, 17))
     broker.env.run_ready()
@@ -39,8 +39,8 @@ def test_what_a_member_told_an_earlier_leader_is_not_recorded_by_it_when_it_lead
     assert not broker.machine.state.members.understood_by_all(17, ["fake-n1"])
 
 
-def test_what_was_refused_is_recorded_later():
-    """Sends had filled the leader's log: nobody says again what it understands itself, and features stayed inactive."""
+def test_command_kinds_that_the_log_refused_are_recorded_later():
+    """Sends had filled the leader's log. A leader tells its own kinds only once, so features stayed inactive."""
     broker = BrokerInMemory(lead=False)
     broker.node.stage_error = BusyError("too many bytes wait for a majority")
     broker.node.lead()

@@ -1,4 +1,4 @@
-"""What has changed of the topics since a version is known as long as it is remembered."""
+"""Changes of topics since a version can be told as long as they are remembered."""
 
 import pytest
 
@@ -11,8 +11,7 @@ from dledger_remoting.topics import TopicConfig
 from tests.broker.kernel.applied_commands import apply
 
 
-def test_each_change_is_named_once_and_only_those_after_the_version() -> None:
-    state = BrokerState(FEATURES)
+def test_each_topic_changed_after_a_version_is_named_once(state: BrokerState) -> None:
     for name in ("A", "B", "A"):
         state.topic_table.put(TopicConfig(name), 0)
     apply(state, DeleteTopic("B"))
@@ -23,21 +22,16 @@ def test_each_change_is_named_once_and_only_those_after_the_version() -> None:
     assert state.topic_table.changes.since(4) == set()
 
 
-def test_what_was_too_long_ago_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_changes_beyond_the_remembered_number_or_before_a_snapshot_are_unknown(
+    state: BrokerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topic_changes, "MAX_REMEMBERED", 2)
-    state = BrokerState(FEATURES)
     for number in range(4):
         state.topic_table.put(TopicConfig(f"T{number}"), 0)
     assert state.topic_table.changes.since(1) is None
     assert state.topic_table.changes.since(2) == {"T2", "T3"}
-
-
-def test_a_state_from_a_snapshot_knows_no_change_before_it() -> None:
-    state = BrokerState(FEATURES)
-    for name in ("A", "B"):
-        state.topic_table.put(TopicConfig(name), 0)
-    restored = decode_state(encode_state(state, 0.0), 0.0, FEATURES)
-    assert restored.topic_table.changes.since(1) is None
-    assert restored.topic_table.changes.since(2) == set()
-    restored.topic_table.put(TopicConfig("C"), 0)
-    assert restored.topic_table.changes.since(2) == {"C"}
+    restored = decode_state(encode_state(state, 0.0), 0.0, FEATURES).topic_table
+    assert restored.changes.since(3) is None
+    assert restored.changes.since(4) == set()
+    restored.put(TopicConfig("C"), 0)
+    assert restored.changes.since(4) == {"C"}

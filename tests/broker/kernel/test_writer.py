@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from dledger.errors import BusyError, LogFullError, NotLeaderError, TooLargeError
 from dledger.format import HEADER_BYTES, MAX_ENTRY_BODY_BYTES, MAX_UNIT_BYTES, iter_commands
-from dledger.invariants import InvariantError
 from dledger.types import EntryKind, EntryMeta, Membership, ReplicaId
-from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
+from dledger_base.invariants import InvariantError
+from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.members import SetOrdinal
+from dledger_broker.kernel.store_clock import StoreClock
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_broker.kernel.units import FixedRows, NewRecord, NotStored, Place, Stored, UnitOutcome, Unknown
 from dledger_broker.kernel.writer import LogWriter
@@ -48,7 +49,7 @@ Unwritten = Command | FixedRows
 
 
 class Written:
-    """A ready leader with topics `T1` (4 queues) and `T2` (1), a writer of its own, and the outcomes of its units."""
+    """Ready leader with topics `T1` (4 queues) and `T2` (1), a writer of its own, and the outcomes of its units."""
 
     def __init__(self) -> None:
         self.memory = BrokerInMemory(log=FakeLog(SEGMENT_BYTES))
@@ -65,7 +66,7 @@ class Written:
             assert len(self.outcomes) == told, "nothing is told inside `write`"
 
     def outcome(self) -> UnitOutcome:
-        """That of the one unit that was written since the last call."""
+        """Return the outcome of the only unit that was written since the last call."""
         self.memory.env.run_ready()
         (outcome,) = self.outcomes
         self.outcomes.clear()
@@ -80,7 +81,7 @@ class Written:
         return [entry for entry in self.memory.log.entries if entry.kind == EntryKind.GROUP]
 
     def stored(self) -> list[MessageRecord]:
-        """Every record of the log, in its order."""
+        """Return every record of the log, in log order."""
         log = self.memory.log
         found: list[MessageRecord] = []
         for entry in self.entries():
@@ -93,7 +94,7 @@ class Written:
         return [(kind, bytes(payload)) for kind, payload in iter_commands(section)]
 
     def offsets(self) -> dict[tuple[str, int], int]:
-        """Offsets that were handed out, by queue."""
+        """Return the offsets that were handed out, by queue."""
         queues = self.memory.machine.state.topic_table.queues()
         return {(queue.topic, queue.queue_id): queue.staged_offset for queue in queues if queue.staged_offset}
 
@@ -109,13 +110,12 @@ def written() -> Written:
 
 
 def record(topic: str = "T1", queue_id: int = 0, body: bytes = b"body", properties: bytes = b"") -> NewRecord:
-    return NewRecord(
-        topic=topic, queue_id=queue_id, body=body, properties=properties, born_ms=BORN_MS, born_host=BORN_HOST
-    )
+    born = {"born_ms": BORN_MS, "born_host": BORN_HOST}
+    return NewRecord(topic=topic, queue_id=queue_id, body=body, properties=properties, **born)
 
 
 def row_of(number: int, told: list[Sequence[int | None]] | None = None) -> FixedRows:
-    """A row that names the position of the unit's record of that number, 0 if it is left out."""
+    """Return a row with the position of the unit's record of that number, or with 0 if the record is left out."""
 
     def write(payload: memoryview, positions: Sequence[int | None]) -> None:
         if told is not None:
@@ -138,107 +138,44 @@ def test_records_and_commands_of_a_unit_stand_in_one_entry(written: Written) -> 
     assert written.memory.machine.state.members.ordinal == 3
 
 
-def test_what_is_told_as_stored_can_be_read(written: Written) -> None:
+def test_a_record_reported_as_stored_can_be_read(written: Written) -> None:
     seen: list[list[bytes]] = []
     written.writer.write([record("T2", body=b"a")], done=lambda _: seen.append(written.memory.bodies("T2")))
     written.memory.env.run_ready()
     assert seen == [[b"a"]]
 
 
-def test_a_record_says_what_it_was_given(written: Written) -> None:
-    name = "t" * 200
-    written.memory.create_topic(name)
-    written.write(
-        NewRecord(
-            topic=name,
-            queue_id=3,
-            body=b"body",
-            properties=b"TAGS\x01a\x02",
-            flag=-7,
-            sys_flag=0x109,
-            born_ms=BORN_MS,
-            born_host=BORN_HOST,
-            reconsume_times=2,
-        )
-    )
-    (place,) = written.places()
-    assert place is not None
-    assert written.at(place) == MessageRecord(
-        topic=name,
-        queue_id=3,
-        queue_offset=0,
-        physical_offset=place.position,
-        body=b"body",
-        properties=b"TAGS\x01a\x02",
-        flag=-7,
-        sys_flag=0x109,
-        born_timestamp=BORN_MS,
-        born_host=HostAddress("10.0.0.2", 1234),
-        store_timestamp=START_MS,
-        store_host=STORE_HOST,
-        reconsume_times=2,
-    )
-
-
-def test_followers_derive_the_same_state_and_queues(written: Written) -> None:
-    written.write(record("T1", 2, b"a", b"TAGS\x01x\x02"), record("T2", 0, b"b"), commands=[SetOrdinal(1)])
-    written.places()
-    follower = written.memory.restart(lead=False)
-    assert follower.machine.digest() == written.memory.machine.digest()
-    assert follower.bodies("T1", 2) == [b"a"]
-    tails = [bytes(memory.queue("T1", 2).view.tail) for memory in (written.memory, follower)]
-    assert tails[0] == tails[1], "a leader lists what it wrote as a follower reads it"
-
-
-def test_a_record_of_four_mebibytes_is_stored(written: Written) -> None:
-    body = bytes(4 << 20)
-    written.write(record(body=body))
-    (place,) = written.places()
-    assert written.at(place).body == body
-
-
-def test_a_unit_takes_as_much_as_the_log_does(written: Written) -> None:
-    fixed = record(body=b"").size
-    written.write(record(body=bytes(MAX_UNIT_BYTES - fixed)))
+def test_the_size_limits_of_a_unit_are_exact(written: Written) -> None:
+    largest = bytes(MAX_UNIT_BYTES - record(body=b"").size)
+    written.write(record(body=largest))
     (place,) = written.places()
     assert place is not None
     assert place.size == MAX_UNIT_BYTES
-    assert_refused(written, TooLargeError, record(body=bytes(MAX_UNIT_BYTES - fixed + 1)))
-    assert_refused(written, TooLargeError, record(body=bytes(MAX_UNIT_BYTES - fixed)), commands=[LimitSends(1, 1)])
-
-
-def test_a_unit_fits_a_segment() -> None:
-    written = Written()
+    assert_refused(written, TooLargeError, record(body=largest + b"x"))
+    assert_refused(written, TooLargeError, record(body=largest), commands=[LimitSends(1, 1)])
+    written.write(record(properties=bytes(MAX_PROPERTIES_BYTES)))
+    assert written.places()[0] is not None
+    assert_refused(written, TooLargeError, record(), record(properties=bytes(MAX_PROPERTIES_BYTES + 1)))
     written.memory.log.segment_bytes = 1 << 20
     assert_refused(written, TooLargeError, record(body=bytes(1 << 20)))
 
 
-def test_properties_that_a_record_cannot_hold_are_refused(written: Written) -> None:
-    written.write(record(properties=bytes(MAX_PROPERTIES_BYTES)))
-    assert written.places()[0] is not None
-    assert_refused(written, TooLargeError, record(), record(properties=bytes(MAX_PROPERTIES_BYTES + 1)))
-
-
-@pytest.mark.parametrize("error", [BusyError("full"), LogFullError("full"), TooLargeError("large")])
-def test_what_the_log_refuses_uses_no_offset(written: Written, error: Exception) -> None:
-    written.memory.node.stage_error = error
-    assert_refused(written, type(error), record(), record("T2"), commands=[SetOrdinal(3)])
+def test_records_that_the_log_refuses_use_no_queue_offset_and_only_a_leader_writes(written: Written) -> None:
+    for error in (BusyError("full"), LogFullError("full"), TooLargeError("large")):
+        written.memory.node.stage_error = error
+        assert_refused(written, type(error), record(), record("T2"), commands=[SetOrdinal(3)])
     written.memory.node.stage_error = None
     written.write(record(), record("T2"))
     assert [place.queue_offset for place in written.places() if place] == [0, 0]
-
-
-def test_only_a_leader_writes(written: Written) -> None:
     written.memory.node.step_down()
-    assert_refused(written, NotLeaderError, record())
-    assert_refused(written, NotLeaderError, record("NONE"))
-    assert_refused(written, NotLeaderError)
+    for records in ([record()], [record("NONE")], []):
+        assert_refused(written, NotLeaderError, *records)
 
 
 def assert_refused(
     written: Written, error: type[Exception], *records: NewRecord, commands: Sequence[Unwritten] = ()
 ) -> None:
-    """Nothing is staged, no offset is used, nothing is told."""
+    """Check that a write raises, stages nothing, uses no offset and tells nothing."""
     offsets, end = written.offsets(), written.memory.log.end
     with pytest.raises(error):
         written.write(*records, commands=commands)
@@ -248,19 +185,15 @@ def assert_refused(
     assert written.memory.log.end == end
 
 
-def test_a_record_is_left_out_where_its_topic_or_queue_is_not_there(written: Written) -> None:
+def test_a_record_of_an_absent_topic_or_queue_is_left_out_also_during_its_deletion(written: Written) -> None:
     written.write(record("NONE"), record("T1", 4), record("T1", -1), record("T1", 3, b"a"), record("T2", 1))
     places = written.places()
     assert [place is not None for place in places] == [False, False, False, True, False]
     assert written.at(places[3]).body == b"a"
-
-
-def test_no_record_is_written_for_a_topic_that_is_being_deleted(written: Written) -> None:
     written.memory.machine.proposals.delete_topic("T1", lambda _: None)
-    written.write(record("T1"), record("T2", body=b"a"))
-    places = written.places()
-    assert places[0] is None
-    assert [kept.body for kept in written.stored()] == [b"a"]
+    written.write(record("T1"), record("T2", body=b"b"))
+    assert written.places()[0] is None
+    assert [kept.body for kept in written.stored()] == [b"a", b"b"]
 
 
 def test_a_topic_is_there_once_its_creation_is_applied(written: Written) -> None:
@@ -275,21 +208,18 @@ def test_a_topic_is_there_once_its_creation_is_applied(written: Written) -> None
     assert follower.machine.digest() == written.memory.machine.digest()
 
 
-def test_a_unit_of_which_nothing_is_left_stages_nothing_and_is_told_later(written: Written) -> None:
+def test_a_unit_without_valid_records_reports_no_places_and_stages_only_its_commands(written: Written) -> None:
     end = written.memory.log.end
     for records in ((), (record("NONE"), record("T1", 9))):
         written.write(*records)
         assert written.places() == (None,) * len(records)
     assert written.memory.log.end == end
-
-
-def test_commands_are_written_though_every_record_is_left_out(written: Written) -> None:
     written.write(record("NONE"), commands=[SetOrdinal(3)])
     assert written.places() == (None,)
     assert written.memory.machine.state.members.ordinal == 3
 
 
-def test_the_outcome_of_a_unit_is_unknown_where_leadership_was_lost_before(written: Written) -> None:
+def test_the_outcome_of_a_unit_is_unknown_only_if_leadership_was_lost_before(written: Written) -> None:
     written.write(record(), commands=[SetOrdinal(3)])
     written.memory.node.step_down()
     assert written.outcome() == Unknown()
@@ -298,25 +228,12 @@ def test_the_outcome_of_a_unit_is_unknown_where_leadership_was_lost_before(writt
     (place,) = written.places()
     assert place is not None
     assert place.queue_offset == 0, "the next leader hands out what the lost unit had"
-
-
-def test_a_unit_that_was_stored_stays_so_where_leadership_is_lost_after(written: Written) -> None:
-    written.write(record())
-    assert written.places()[0] is not None
     written.memory.node.step_down()
     written.memory.env.run_ready()
-    assert written.outcomes == []
+    assert written.outcomes == [], "a stored unit gets no second outcome"
 
 
-def test_an_outcome_is_told_after_write_also_where_units_fill_one_entry_after_another(written: Written) -> None:
-    for _ in range(5):
-        written.write(record(body=bytes(700 << 10)))
-    written.memory.env.run_ready()
-    places = [outcome.places[0] for outcome in written.outcomes if isinstance(outcome, Stored)]
-    assert [place.queue_offset for place in places if place] == [0, 1, 2, 3, 4]
-
-
-def test_a_unit_whose_commands_do_not_fit_an_entry_goes_into_the_next_as_a_whole(written: Written) -> None:
+def test_a_unit_whose_commands_do_not_fit_an_entry_goes_whole_into_the_next_entry(written: Written) -> None:
     first = record(body=bytes(700 << 10))
     left = MAX_ENTRY_BODY_BYTES - HEADER_BYTES - first.size
     second = record(body=bytes(left - record(body=b"").size))
@@ -338,35 +255,18 @@ def test_rows_name_the_positions_of_records_of_their_unit(written: Written) -> N
     assert last is not None
     assert left_out is None
     assert told == [[first.position, None, last.position]] * 2
-    assert [payload for kind, payload in written.commands_of(written.entries()[-1]) if kind == REMEMBER_SENDS] == [
-        ROW.pack(7, 1, first.position),
-        ROW.pack(7, 1, last.position),
-    ]
-
-
-def test_rows_of_a_unit_without_records_are_written_too(written: Written) -> None:
-    told: list[Sequence[int | None]] = []
+    payloads = [payload for kind, payload in written.commands_of(written.entries()[-1]) if kind == REMEMBER_SENDS]
+    assert payloads == [ROW.pack(7, 1, place.position) for place in (first, last)]
+    told.clear()
     written.write(record("NONE"), commands=[row_of(0, told)])
     assert written.places() == (None,)
     assert told == [[None]]
     assert written.commands_of(written.entries()[-1]) == [(REMEMBER_SENDS, ROW.pack(7, 1, 0))]
-
-
-def test_rows_are_encoded_as_the_raw_command_of_their_kind(written: Written) -> None:
-    written.write(record(), commands=[row_of(0)])
-    (place,) = written.places()
-    assert place is not None
-    ((kind, payload),) = written.commands_of(written.entries()[-1])
-    command = written.memory.machine.commands.decode(kind, payload)
-    assert command == RememberSends(ROW.pack(7, 1, place.position))
-
-
-def test_rows_are_of_a_raw_command(written: Written) -> None:
     with pytest.raises(InvariantError, match="raw command"):
         written.write(record(), commands=[FixedRows(28, 4, lambda _payload, _positions: None)])
 
 
-def test_a_command_waits_until_every_member_understands_it(written: Written) -> None:
+def test_a_command_that_a_member_does_not_understand_breaks_an_invariant(written: Written) -> None:
     written.memory.node.membership = Membership((*MEMBERSHIP.voters, ReplicaId("other", "00000001")))
     written.write(record(), commands=[DeleteTopic("NONE")])
     assert written.places()[0] is not None
@@ -375,21 +275,18 @@ def test_a_command_waits_until_every_member_understands_it(written: Written) -> 
             written.write(record(), commands=[command])
 
 
-def test_the_hosts_of_a_record_are_ipv4(written: Written) -> None:
+def test_a_record_with_an_invalid_field_or_a_host_beyond_ipv4_uses_no_queue_offset(written: Written) -> None:
     for wrong in ({"born_host": bytes(20)}, {"sys_flag": SYS_BORN_HOST_V6}, {"sys_flag": SYS_STORE_HOST_V6}):
         assert_refused(written, InvariantError, msgspec.structs.replace(record(), **wrong))
-
-
-def test_a_field_that_a_record_cannot_hold_uses_no_offset(written: Written) -> None:
     assert_refused(written, struct.error, record(), msgspec.structs.replace(record(), flag=1 << 31))
 
 
-def test_commands_alone_may_use_what_is_kept_back_of_a_full_disk(written: Written) -> None:
+def test_only_privileged_units_of_commands_may_use_the_reserve_of_a_full_disk(written: Written) -> None:
     written.memory.node.stage_error = LogFullError("full")
     written.write(commands=[SetOrdinal(3)], privileged=True)
     assert written.places() == ()
     assert_refused(written, LogFullError, commands=[LimitSends(1, 1)])
-    with pytest.raises(InvariantError, match="kept back"):
+    with pytest.raises(LogFullError):
         written.write(record(), privileged=True)
 
 
@@ -406,9 +303,33 @@ def test_store_times_never_go_back(written: Written, monkeypatch: pytest.MonkeyP
         return [b"x"]
 
     written.writer.stage_unit(1, fill)
-    written.memory.node.step_down()  # what was filled in is no record
+    written.memory.node.step_down()  # the unit that was filled is lost
     monkeypatch.undo()
     assert [each.store_timestamp for each in written.stored()] + stored == [START_MS + 9] * 3
+
+
+YEAR_MS = 365 * 86_400_000
+
+
+def test_a_clock_jump_is_doubted_for_a_minute_and_forgotten_by_a_new_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, ahead_ms = FakeEnvironment(), 0
+    monkeypatch.setattr(FakeEnvironment, "wall_ms", lambda _: START_MS + int(env.now() * 1000) + ahead_ms)
+    clock = StoreClock(env)
+
+    def told(seconds: float, term: int = 1) -> int:
+        env.advance(seconds)
+        return clock.next_ms(term) - START_MS - int(env.now() * 1000)
+
+    assert told(0) == 0
+    ahead_ms = YEAR_MS
+    assert [told(1), told(30)] == [0, 0], "the records of these seconds are not of another year"
+    ahead_ms = 0
+    assert told(1) == 0, "it jumped back, and nothing is left of it"
+    ahead_ms = YEAR_MS
+    assert [told(1), told(59), told(1)] == [0, 0, YEAR_MS], "what lasts is believed"
+    ahead_ms = 0
+    assert told(1) == YEAR_MS - 1000, "times never go back within a term"
+    assert told(1, term=2) == 0
 
 
 RECORDS = st.lists(st.tuples(st.sampled_from(["T1", "T2", "NONE"]), st.integers(-1, 4)), max_size=5)
@@ -468,7 +389,7 @@ def test_offsets_are_dense_and_places_are_where_the_log_has_the_records(steps: l
 
 
 def assert_dense(records: Sequence[MessageRecord]) -> None:
-    """The records, in their order in the log, have their queues' offsets from 0 on."""
+    """Check that the records, in log order, have the offsets of their queues from 0 on."""
     offsets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for each in records:
         offsets[each.topic, each.queue_id].append(each.queue_offset)
@@ -476,7 +397,7 @@ def assert_dense(records: Sequence[MessageRecord]) -> None:
         assert of_queue == list(range(len(of_queue)))
 
 
-def test_what_is_dropped_for_want_of_space_leaves_no_gap_while_its_leader_goes_on() -> None:
+def test_units_dropped_by_a_full_disk_leave_no_gap_in_queue_offsets() -> None:
     broker = BrokerInMemory()
     broker.create_topic("T1")
     told: list[UnitOutcome] = []

@@ -5,60 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 import pytest_asyncio
+from node_alone import NodeAlone
 
-from dledger import Node, NodeConfig
-from dledger.environment import AsyncioEnvironment
 from dledger.errors import NotLeaderError, TooLargeError
 from dledger.format import MAX_UNIT_BYTES
-from dledger_broker.features import FEATURES
-from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
+from dledger_broker.kernel.machine import MachineConfig
 from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome, Unknown
 from dledger_broker.kernel.writer import LogWriter
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import decode_record
-from dledger_remoting.topics import TopicConfig
 
 SMALL = MachineConfig(node_id="n0", units_per_file=1000, index_slots=1000, index_entries=5000)
 
 
-class WritingNode:
-    """The only node of its group, which leads and has the topic `T1` with 4 queues."""
+class WritingNode(NodeAlone):
+    """Node that leads and has the topic `T1` with 4 queues."""
 
     def __init__(self, directory: Path) -> None:
-        config = NodeConfig(
-            "c",
-            "g",
-            "n0",
-            directory,
-            b"s" * 32,
-            segment_bytes=16 << 20,
-            election_min_ms=200,
-            election_max_ms=300,
-            bootstrap=True,
-        )
-        self.env = AsyncioEnvironment(asyncio.get_running_loop())
-        self.machine = BrokerMachine(str(directory), env=self.env, features=FEATURES, config=SMALL)
-        self.node = Node(config, self.machine)
-        self.machine.attach(self.node)
+        super().__init__(directory, SMALL, segment_bytes=16 << 20)
         self.writer = LogWriter(self.machine, self.node, self.env, HostAddress("10.0.0.1", 10911))
         self.told: list[UnitOutcome] = []
 
-    async def start(self) -> None:
-        ready, created = asyncio.Event(), asyncio.Event()
-        self.machine.on_leadership_changed.append(lambda now: ready.set() if now.ready else None)
-        await self.node.start()
-        self.machine.start()
-        await ready.wait()
-        self.machine.proposals.ensure_topic(TopicConfig("T1", 4, 4), lambda _: created.set())
-        await created.wait()
-
-    async def stop(self) -> None:
-        await self.machine.close()
-        await self.node.stop()
-        self.env.close()
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self.create("T1")
+        return self
 
     def write(self, *records: NewRecord) -> asyncio.Future[UnitOutcome]:
         outcome: asyncio.Future[UnitOutcome] = asyncio.get_running_loop().create_future()
@@ -75,18 +50,15 @@ class WritingNode:
 
 @pytest_asyncio.fixture
 async def writing(tmp_path: Path) -> AsyncIterator[WritingNode]:
-    node = WritingNode(tmp_path)
-    async with asyncio.timeout(30):
-        await node.start()
+    async with asyncio.timeout(30), WritingNode(tmp_path) as node:
         yield node
-        await node.stop()
 
 
 def record(body: bytes, queue_id: int = 0, topic: str = "T1") -> NewRecord:
     return NewRecord(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=bytes(8))
 
 
-async def test_units_are_where_they_are_told_to_be(writing: WritingNode) -> None:
+async def test_records_are_stored_at_their_reported_places(writing: WritingNode) -> None:
     bodies = [b"small", bytes(5 << 20), b"after a large one"]
     outcomes = [writing.write(record(body), record(b"beside", 1), record(b"left out", topic="NONE")) for body in bodies]
     for number, (body, outcome) in enumerate(zip(bodies, await asyncio.gather(*outcomes), strict=True)):
@@ -100,7 +72,7 @@ async def test_units_are_where_they_are_told_to_be(writing: WritingNode) -> None
             assert (stored.body, stored.queue_offset, stored.physical_offset) == (expected, number, place.position)
 
 
-async def test_what_the_log_does_not_take_uses_no_offset(writing: WritingNode) -> None:
+async def test_a_unit_that_the_log_does_not_take_uses_no_queue_offset(writing: WritingNode) -> None:
     with pytest.raises(TooLargeError):
         writing.write(record(bytes(MAX_UNIT_BYTES)))
     outcome = await writing.write(record(b"next"))
@@ -108,10 +80,10 @@ async def test_what_the_log_does_not_take_uses_no_offset(writing: WritingNode) -
     assert [place.queue_offset for place in outcome.places if place] == [0]
 
 
-async def test_a_node_that_stops_tells_every_outcome_once(tmp_path: Path) -> None:
+async def test_a_stopping_node_reports_every_outcome_once(tmp_path: Path) -> None:
     writing = WritingNode(tmp_path)
     async with asyncio.timeout(30):
-        await writing.start()
+        await writing.__aenter__()
         stored = await writing.write(record(b"stored"))
         outcomes = [writing.write(record(b"on its way")) for _ in range(3)]
         nothing_left = writing.write(record(b"left out", topic="NONE"))

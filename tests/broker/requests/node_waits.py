@@ -1,4 +1,7 @@
-"""Counts of all that a node's parts have on its way or have waiting, by looking at them: no part is forgotten."""
+"""Counts of everything that a node's parts hold in flight or waiting.
+
+The counts come from the attributes of the parts themselves, so that no part is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -14,44 +17,26 @@ from dledger_broker.views.soonrows import SoonRows
 
 NAMES: Final = frozenset(
     {
-        "answers",
-        "asked",
-        "checked",
-        "collected",
-        "deleting",
-        "flights",
-        "gathered",
-        "held",
-        "in_flight",
-        "items",
-        "made",
-        "on_their_way",
-        "opening",
-        "pending",
-        "positions",
-        "proposed",
-        "reads",
-        "records",
-        "tasks",
-        "units",
-        "waiters",
-        "waiting",
+        *("answers", "asked", "checked", "collected", "deleting", "due_queries", "flights", "gathered", "held"),
+        *("in_flight", "items", "made", "opening", "pending", "pending_calls", "positions", "proposed", "reads"),
+        *("records", "tasks", "units", "waiters", "waiting", "waiting_queries"),
     }
 )
-"""What parts call that, without the underscore. Rows of tables and of the time index have such names, too: they are
-state.
+"""Names of the attributes in which parts hold such things, without the underscore.
+
+Rows of tables and of the time index have such names too, but they are state.
 """
 
 
 class NodeWaits:
-    """Of one node and one of its clients."""
+    """Counts of one node and one of its clients."""
 
     def __init__(self, broker: ServedBroker, client: FakeClient) -> None:
         self._client = client
         self._places = list(_places(broker.service))
 
     def counts(self) -> dict[str, int]:
-        """How many requests, units and callbacks there are, by where they are kept; without places that are empty."""
+        """Return the numbers of requests, units and callbacks by the place that holds them, without empty places."""
         sizes = {f"{type(owner).__name__}.{name}": _size(getattr(owner, name)) for owner, name in self._places}
         sizes |= {"channel.in_flight": self._client.in_flight, "channel.held": self._client.held}
         return {place: size for place, size in sizes.items() if size}

@@ -1,36 +1,21 @@
-"""Changes that cross one another on their way into the log: what is acknowledged is neither undone nor made up."""
+"""Changes that are in flight at the same time: an acknowledged change has taken effect and is not undone."""
 
 from __future__ import annotations
 
 import msgspec
-from served_broker import FakeClient, ServedBroker, pull_ext, send_ext
+import pytest
+from served_broker import FakeClient, ServedBroker, founded, make_group, pull_ext, send_ext, submit, topic_ext
 
-from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.offsets.table import OFFSETS
-from dledger_remoting.topics import SubscriptionGroupConfig
 
 KEY = ("CG", "T1", 0)
 
 
+__all__ = ["topic_ext"]
+
+
 def commit_ext(offset: int) -> dict[str, str]:
     return {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": str(offset)}
-
-
-def topic_ext(name: str, attributes: str = "") -> dict[str, str]:
-    return {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "4",
-        "writeQueueNums": "4",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "attributes": attributes,
-    }
-
-
-def make_group(broker: ServedBroker) -> None:
-    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.settle()
 
 
 def test_two_changes_of_one_topic_at_once_both_count(broker: ServedBroker, client: FakeClient) -> None:
@@ -42,72 +27,53 @@ def test_two_changes_of_one_topic_at_once_both_count(broker: ServedBroker, clien
     assert attributes == {"idempotent": "true", "cleanup.policy": "DELETE"}
 
 
-def test_changes_of_one_topic_at_once_do_not_exceed_its_limit_together(
-    broker: ServedBroker, client: FakeClient
-) -> None:
+def test_concurrent_changes_of_a_topic_do_not_exceed_its_attribute_limit_together(client: FakeClient) -> None:
     changes = [client.send(17, topic_ext("T1", f"+a{number}=" + "x" * 3_000)) for number in range(3)]
-    broker.settle()
+    client.broker.settle()
     assert [client.answered(change).code for change in changes] == [0, 29, 29]
-    attributes = broker.memory.machine.state.topics["T1"].config.attributes
+    attributes = client.broker.memory.machine.state.topics["T1"].config.attributes
     assert attributes == {"a0": "x" * 3_000}
 
 
-def test_a_deletion_behind_a_creation_in_flight_follows_it(broker: ServedBroker, client: FakeClient) -> None:
+def test_a_deletion_takes_effect_behind_a_creation_in_flight(broker: ServedBroker, client: FakeClient) -> None:
     client.send(17, topic_ext("T2"))
-    deletion = client.send(215, {"topic": "T2"})
-    broker.settle()
+    deletion = submit(client, 215, {"topic": "T2"})
     assert client.answered(deletion).code == 0
     assert "T2" not in broker.memory.machine.state.topics
 
 
-def test_a_commit_is_void_once_its_topic_is_deleted(broker: ServedBroker, client: FakeClient) -> None:
-    make_group(broker)
+DELETIONS = [(215, {"topic": "T1"}), (207, {"groupName": "CG", "cleanOffset": "true"})]
+
+
+@pytest.mark.parametrize(("deletion", "ext"), DELETIONS, ids=["topic", "group"])
+def test_a_commit_for_a_deleted_topic_or_group_is_void(client: FakeClient, deletion: int, ext: dict[str, str]) -> None:
+    make_group(client.broker)
     client.send(15, commit_ext(7))
-    client.call(215, {"topic": "T1"})
-    client.call(17, topic_ext("T1"))
-    broker.advance(5)
-    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
+    client.call(deletion, ext)
+    if deletion == 215:
+        client.call(17, topic_ext("T1"))
+    client.broker.advance(5)
+    assert client.broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
 
-def test_no_commit_slips_in_behind_the_deletion_of_its_topic(broker: ServedBroker, client: FakeClient) -> None:
-    make_group(broker)
-    client.send(215, {"topic": "T1"})
+@pytest.mark.parametrize(("deletion", "ext"), DELETIONS, ids=["topic", "group"])
+def test_no_commit_slips_in_behind_the_deletion_of_its_topic(
+    client: FakeClient, deletion: int, ext: dict[str, str]
+) -> None:
+    make_group(client.broker)
+    client.send(deletion, ext)
     client.send(15, commit_ext(7))
-    broker.offsets.flush(lambda _: None)
-    broker.advance(5)
-    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
+    client.broker.offsets.flush(lambda _: None)
+    client.broker.advance(5)
+    assert client.broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
 
 
-def test_a_commit_is_void_once_its_group_is_deleted_with_its_offsets(broker: ServedBroker, client: FakeClient) -> None:
-    make_group(broker)
-    client.send(15, commit_ext(7))
-    client.call(207, {"groupName": "CG", "cleanOffset": "true"})
-    broker.advance(5)
-    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
-
-
-def test_no_commit_slips_in_behind_the_deletion_of_its_group(broker: ServedBroker, client: FakeClient) -> None:
-    make_group(broker)
-    client.send(207, {"groupName": "CG", "cleanOffset": "true"})
-    client.send(15, commit_ext(7))
-    broker.offsets.flush(lambda _: None)
-    broker.advance(5)
-    assert broker.memory.machine.state.table(OFFSETS).get(*KEY) is None
-
-
-def founded(broker: ServedBroker) -> FakeClient:
-    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
-    broker.settle()
-    return broker.client()
-
-
-def test_no_node_refuses_alone_what_a_later_change_may_allow(broker: ServedBroker, client: FakeClient) -> None:
-    """A topic may have more queues by now, or other permissions, and a group may consume."""
-    make_group(broker)
-    client.call(17, {**topic_ext("ReadOnly"), "perm": "4"})
-    client.call(17, {**topic_ext("WriteOnly"), "perm": "2"})
-    broker.groups.put_group(SubscriptionGroupConfig("Idle", consume_enable=False), lambda _: None)
-    broker.settle()
+def test_requests_that_a_later_change_may_allow_are_refused_only_by_a_confirmed_leader(client: FakeClient) -> None:
+    """The topic may have more queues or other permissions by now, and the group may consume."""
+    make_group(client.broker)
+    client.call(17, topic_ext("ReadOnly", perm="4"))
+    client.call(17, topic_ext("WriteOnly", perm="2"))
+    make_group(client.broker, "Idle", consume_enable=False)
     requests = (
         (310, send_ext("T1", 4)),
         (310, send_ext("ReadOnly")),
@@ -118,18 +84,16 @@ def test_no_node_refuses_alone_what_a_later_change_may_allow(broker: ServedBroke
     )
     opaques = [client.send(code, ext) for code, ext in requests]
     assert not any(client.has_answer(opaque) for opaque in opaques)
-    broker.settle()
+    client.broker.settle()
     assert [client.answered(opaque).code for opaque in opaques] == [29, 16, 29, 29, 16, 16]
 
 
-def test_what_a_deposed_leader_cannot_know_is_not_answered_by_it_alone(
-    broker: ServedBroker, client: FakeClient
-) -> None:
-    """It has no such topic, group or pin, and the offset is the committed one; a later leader may know better."""
-    make_group(broker)
-    founded(broker)
+def test_requests_without_effect_are_answered_only_after_the_leader_is_confirmed(client: FakeClient) -> None:
+    """It has no such topic, group or pin, and has already committed the offset, but a later leader may differ."""
+    make_group(client.broker)
+    founded(client.broker)
     client.send(15, commit_ext(7))
-    broker.advance(1)
+    client.broker.advance(1)
     requests = (
         (215, {"topic": "Unknown"}),
         (207, {"groupName": "Unknown"}),
@@ -138,14 +102,14 @@ def test_what_a_deposed_leader_cannot_know_is_not_answered_by_it_alone(
     )
     opaques = [client.send(code, ext) for code, ext in requests]
     assert not any(client.has_answer(opaque) for opaque in opaques)
-    broker.settle()
+    client.broker.settle()
     assert [client.answered(opaque).code for opaque in opaques] == [0, 0, 0, 0]
 
 
-def test_several_topics_of_which_one_may_be_changed_are_not_changed_again_by_the_next_leader(
+def test_a_partly_lost_change_of_several_topics_is_not_repeated_by_the_next_leader(
     broker: ServedBroker, client: FakeClient
 ) -> None:
-    """1. T2 waits for another change, T1 is proposed; 2. leadership is lost, and T2 refused; 3. it comes back."""
+    """Leadership is lost while T2 waits for another change and T1 is proposed, and comes back."""
     broker.memory.create_topic("T2")
     client.send(17, topic_ext("T2"))
     configs = [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for name in ("T1", "T2")]

@@ -1,4 +1,4 @@
-"""Requests that name a record by its physical offset: only what a consumer can have is found there, by its queue."""
+"""Records that clients must not reach, by a physical offset or in topics that only the broker writes and reads."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from typing import Final
 
 import msgspec
 import pytest
-from served_broker import STORE_HOST, FakeClient, MakeBroker, ServedBroker, records
+from served_broker import (
+    STORE_HOST,
+    FakeClient,
+    MakeBroker,
+    ServedBroker,
+    assert_refused,
+    make_group,
+    pull_ext,
+    records,
+    send_ext,
+    topic_ext,
+)
 
 from dledger_broker.features.transactions.table import HALVES, EndHalf, HalfOutcome
 from dledger_broker.kernel.units import NewRecord
 from dledger_broker.testing.environment import START_MS
+from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.ids import offset_message_id, parse_offset_message_id
 from dledger_remoting.integers import MAX_INT64
 from dledger_remoting.record import RECORD_HEAD_BYTES, MessageRecord, encode_record
-from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, SubscriptionGroupConfig
+from dledger_remoting.topics import CHECK_MAX_TIME_TOPIC, TopicConfig
 
 HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K1\x02"
 READ_BY_CONSUMERS: Final = ("message", "retried", "dead letter", "committed")
@@ -27,14 +39,14 @@ NO_RECORD: Final = ("inside", "imitation", "of a deleted topic", "entry", "end",
 
 @dataclass
 class Places:
-    """Physical offsets by what is there, and who asks."""
+    """Physical offsets by the name of what lies there, and the client that asks."""
 
     broker: ServedBroker
     client: FakeClient
     by_name: dict[str, int]
 
     def ask(self, code: int, place: str, **fields: str) -> RemotingCommand:
-        """A request that names what is at a place."""
+        """Send a request that names the record at a place, and return the answer."""
         position = self.by_name[place]
         ext = {
             RequestCode.VIEW_MESSAGE_BY_ID: {"offset": str(position)},
@@ -44,23 +56,32 @@ class Places:
                 "tranStateTableOffset": "0",
                 "commitLogOffset": str(position),
             },
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: {
-                "msgId": offset_message_id(STORE_HOST, position % (1 << 63)),
-            },
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: {"msgId": offset_message_id(STORE_HOST, position % (1 << 63))},
         }[RequestCode(code)]
         return self.client.call_from_disk(code, ext | fields)
 
+    def refuse(self, code: int, place: str, *, names_place: bool = True, **fields: str) -> str:
+        """Check that a request is refused, changes nothing and names the position. Return the remark."""
+        end = self.broker.memory.log.end
+        answer = self.ask(code, place, **fields)
+        assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
+        assert self.broker.memory.log.end == end
+        remark = answer.remark or ""
+        assert not names_place or str(self.by_name[place]) in remark
+        return remark
+
 
 def position_of(answer: RemotingCommand) -> int:
-    """Where a send was stored."""
+    """Return the position at which a send was stored."""
     assert answer.code == 0, answer.remark
     return parse_offset_message_id(answer.ext["msgId"])[1]
 
 
-def written(broker: ServedBroker, topic: str) -> int:
-    """Have the broker write a record of its own."""
+def written(broker: ServedBroker, topic: str, properties: bytes = b"") -> int:
+    """Have the broker write a record of its own, and return the record's position."""
     broker.memory.create_topic(topic, 1)
-    record = NewRecord(topic=topic, queue_id=0, body=b"own", properties=b"", born_ms=START_MS, born_host=bytes(8))
+    now_ms, host = START_MS, bytes(8)
+    record = NewRecord(topic=topic, queue_id=0, body=b"own", properties=properties, born_ms=now_ms, born_host=host)
     start = broker.memory.log.end
     broker.memory.writer.write([record], done=lambda _: None)
     broker.settle()
@@ -68,7 +89,7 @@ def written(broker: ServedBroker, topic: str) -> int:
 
 
 def imitated(broker: ServedBroker, client: FakeClient, record: MessageRecord) -> int:
-    """Send a message whose body is this record, as it would be where it stands; returns where that is."""
+    """Send a message whose body imitates this record at the position where the body will lie; return that position."""
     end = broker.memory.log.end
     position = position_of(client.send_message("T1", b"")) - end + broker.memory.log.end + RECORD_HEAD_BYTES
     body = encode_record(msgspec.structs.replace(record, physical_offset=position))
@@ -80,8 +101,7 @@ def imitated(broker: ServedBroker, client: FakeClient, record: MessageRecord) ->
 def places(make_broker: MakeBroker) -> Places:
     broker = make_broker(topics=("T1", "GONE"))
     client = broker.client()
-    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.settle()
+    make_group(broker)
     sent = {
         "message": position_of(client.send_message("T1", b"body")),
         "level": position_of(client.send_message("T1", b"body", properties="DELAY\x013\x02")),
@@ -113,48 +133,39 @@ def places(make_broker: MakeBroker) -> Places:
 
 
 @pytest.mark.parametrize("place", READ_BY_CONSUMERS)
-def test_what_a_consumer_can_have_is_found_and_taken_back(places: Places, place: str) -> None:
+def test_messages_readable_by_consumers_can_be_viewed_and_sent_back(places: Places, place: str) -> None:
     found = places.ask(RequestCode.VIEW_MESSAGE_BY_ID, place)
     assert [record.physical_offset for record in records(found)] == [places.by_name[place]]
     assert places.ask(RequestCode.CONSUMER_SEND_MSG_BACK, place).code == 0
 
 
-def test_every_place_is_there(places: Places) -> None:
+def test_the_listed_places_are_all_places(places: Places) -> None:
     assert {*READ_BY_CONSUMERS, *OF_THE_BROKER, *NO_RECORD} == set(places.by_name)
 
 
 @pytest.mark.parametrize("place", [*OF_THE_BROKER, *NO_RECORD])
 @pytest.mark.parametrize("code", [RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK])
-def test_anything_else_is_neither_found_nor_taken_back(places: Places, code: int, place: str) -> None:
-    end = places.broker.memory.log.end
-    answer = places.ask(code, place)
-    assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
-    assert str(places.by_name[place]) in (answer.remark or "")
-    assert places.broker.memory.log.end == end
+def test_places_without_a_readable_message_cannot_be_viewed_or_sent_back(places: Places, code: int, place: str) -> None:
+    places.refuse(code, place)
+    if place == "inside" and code == RequestCode.CONSUMER_SEND_MSG_BACK:
+        places.refuse(code, place, group="NEW")  # makes no group
 
 
 @pytest.mark.parametrize("what", ["0", "8", "12"])
 @pytest.mark.parametrize("place", [*READ_BY_CONSUMERS, *OF_THE_BROKER, *NO_RECORD])
 def test_only_an_open_half_can_be_ended(places: Places, place: str, what: str) -> None:
-    end = places.broker.memory.log.end
-    offset = "0" if place != "half" else "2"  # its queue offset is 1
-    answer = places.ask(RequestCode.END_TRANSACTION, place, commitOrRollback=what, tranStateTableOffset=offset)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert str(places.by_name[place]) in (answer.remark or "")
-    assert places.broker.memory.log.end == end
+    offset = "0" if place != "half" else "2"  # the queue offset of the half is 1
+    places.refuse(RequestCode.END_TRANSACTION, place, commitOrRollback=what, tranStateTableOffset=offset)
 
 
 @pytest.mark.parametrize("place", [*READ_BY_CONSUMERS, *OF_THE_BROKER, *NO_RECORD])
 def test_only_a_half_that_was_given_up_can_be_opened_again(places: Places, place: str) -> None:
-    end = places.broker.memory.log.end
-    answer = places.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, place)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "cannot be opened again" in (answer.remark or "") if place == "given up" else answer.remark
-    assert places.broker.memory.log.end == end
+    remark = places.refuse(RequestCode.RESUME_CHECK_HALF_MESSAGE, place, names_place=False)
+    assert "cannot be opened again" in remark if place == "given up" else remark
 
 
-def test_a_body_that_imitates_what_was_given_up_opens_nothing(places: Places) -> None:
-    """The half that it names has ended so, and what it says would be committed in its place."""
+def test_a_message_that_imitates_a_given_up_half_opens_no_transaction(places: Places) -> None:
+    """The half that the body names has ended in that way. If the body were believed, it would be committed instead."""
     broker, client, half = places.broker, places.client, places.by_name["half"]
     [message] = records(client.pull("T1", offset=1, maxMsgNums="1"))
     broker.memory.machine.stage_command(EndHalf(half, HalfOutcome.UNDECIDED), lambda _: None)
@@ -168,24 +179,78 @@ def test_a_body_that_imitates_what_was_given_up_opens_nothing(places: Places) ->
     assert not broker.memory.machine.state.table(HALVES).open
 
 
-def test_a_group_is_not_made_for_a_message_that_is_not_there(places: Places) -> None:
-    end = places.broker.memory.log.end
-    answer = places.ask(RequestCode.CONSUMER_SEND_MSG_BACK, "inside", group="NEW")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert places.broker.memory.log.end == end
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        RequestCode.CHECK_TRANSACTION_STATE,
-        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+def test_request_codes_for_clients_are_refused_by_a_broker(places: Places) -> None:
+    for code in (
+        *(RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED),
+        *(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT),
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-    ],
+    ):
+        answer = places.client.call(code, {"commitLogOffset": "0", "topic": "T1", "group": "CG"})
+        assert (answer.code, bool(answer.remark)) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True), code
+
+
+# ---- topics that only the broker writes and reads: clients can store, change or see nothing there
+
+
+TOPICS: Final = (
+    *("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "rmq_sys_anything", "TRANS_CHECK_MAX_TIME_TOPIC"),
+    *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRANS_anything"),
 )
-def test_a_client_that_asks_what_brokers_ask_clients_is_refused(places: Places, code: int) -> None:
-    answer = places.client.call(code, {"commitLogOffset": "0", "topic": "T1", "group": "CG"})
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert answer.remark
+QUEUE: Final = {"queueId": "0"}
+PULL: Final = pull_ext("T1", consumerGroup="TOOLS_CONSUMER")
+READS: Final = {
+    RequestCode.PULL_MESSAGE: PULL,
+    RequestCode.LITE_PULL_MESSAGE: PULL,
+    RequestCode.QUERY_MESSAGE: {"key": "K", "maxNum": "3", "beginTimestamp": "0", "endTimestamp": str(1 << 60)},
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {**QUEUE, "timestamp": "0"},
+}
+HIDDEN: Final = b"KEYS\x01K\x02UNIQ_KEY\x01U\x02"
+
+
+@pytest.fixture
+def broker(broker: ServedBroker) -> ServedBroker:
+    """Return a broker that has these topics, with a record of its own in each."""
+    for topic in TOPICS:
+        written(broker, topic, HIDDEN)
+        assert broker.memory.bodies(topic) == [b"own"]
+    return broker
+
+
+def test_broker_written_topics_can_be_neither_read_nor_searched(broker: ServedBroker) -> None:
+    client = broker.client()
+    for topic in TOPICS:
+        for code, fields in READS.items():
+            answer = client.call(code, {**fields, "topic": topic})
+            assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b""), (topic, code)
+            assert f"topic {topic} is the broker's own" in (answer.remark or "")
+
+
+def test_offsets_of_broker_written_topics_can_be_queried(client: FakeClient) -> None:
+    for topic in TOPICS:
+        where = {"topic": topic, **QUEUE}
+        bounds = [client.call(code, where).ext for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)]
+        assert [ext["offset"] for ext in bounds] == ["0", "1"]
+
+
+def test_sends_to_broker_written_topics_are_refused(broker: ServedBroker) -> None:
+    client, end = broker.client(), broker.memory.log.end
+    batch = encode_batch([BatchMessage(0, b"x", b"")])
+    for topic in TOPICS:
+        sent = client.call(RequestCode.SEND_BATCH_MESSAGE, send_ext(topic, m="true"), batch)
+        for answer in (client.send_message(topic), sent):
+            assert_refused(answer, ResponseCode.NO_PERMISSION, "written by the broker itself")
+    assert broker.memory.log.end == end
+
+
+def test_broker_written_topics_cannot_be_created_changed_or_deleted(broker: ServedBroker) -> None:
+    client, end = broker.client(), broker.memory.log.end
+    for topic in (*TOPICS, "rmq_sys_new", "RMQ_SYS_TRANS_new"):
+        several = msgspec.json.encode({"topicConfigList": [TopicConfig("passes"), TopicConfig(topic)]})
+        answers = [
+            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(topic)),
+            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, several),
+            client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}),
+        ]
+        assert [answer.code for answer in answers] == [ResponseCode.INVALID_PARAMETER] * 3
+        assert all("conflict with system topic" in (answer.remark or "") for answer in answers)
+    assert broker.memory.log.end == end

@@ -1,4 +1,4 @@
-"""Requests of every code with fields and bodies of all kinds: what is refused says why, and has changed nothing."""
+"""Requests of every code with fields and bodies of all kinds: a refusal gives a reason and has changed nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_broker import STORE_HOST, FakeClient, ServedBroker, make_served_broker, pull_ext, records, send_ext
+from served_broker import (
+    LONG_SEND,
+    STORE_HOST,
+    FakeClient,
+    ServedBroker,
+    make_group,
+    make_served_broker,
+    pull_ext,
+    records,
+    send_ext,
+    topic_ext,
+)
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
@@ -31,7 +42,6 @@ from dledger_remoting.topics import (
     HALF_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    SubscriptionGroupConfig,
     dead_letter_topic,
     retry_topic,
 )
@@ -46,38 +56,17 @@ CONFIG: Final = BrokerConfig(
     max_message_bytes=64 << 10,
     auto_create_topic=False,
 )
-"""Sends make no topic: it would be there before the rest of a send is looked at, as RocketMQ has it."""
+"""Configuration in which sends make no topic.
+
+As in RocketMQ, a send makes its topic before the rest of the send is checked.
+"""
 QUEUE: Final = {"topic": "T1", "queueId": "0"}
 OFFSET: Final = {"consumerGroup": "CG", **QUEUE}
 PIN: Final = {"name": "job", "position": "0", "leaseMillis": "60000"}
-TOPIC: Final = {
-    "topic": "T2",
-    "defaultTopic": "TBW102",
-    "readQueueNums": "4",
-    "writeQueueNums": "4",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
-}
-LONG_SEND: Final = {
-    "producerGroup": "PG",
-    "topic": "T1",
-    "defaultTopic": "TBW102",
-    "defaultTopicQueueNums": "4",
-    "queueId": "0",
-    "sysFlag": "0",
-    "bornTimestamp": "0",
-    "flag": "0",
-}
+TOPIC: Final = {name: value for name, value in topic_ext("T2").items() if name != "attributes"}
 LEAVES: Final = {"clientID": "c", "consumerGroup": "CG", "producerGroup": "PG"}
-POP: Final = {
-    **OFFSET,
-    "queueId": "-1",
-    "maxMsgNums": "1",
-    "invisibleTime": "60000",
-    "pollTime": "0",
-    "bornTime": "0",
-    "initMode": "0",
-}
+TIMES: Final = {"invisibleTime": "60000", "pollTime": "0", "bornTime": "0"}
+POP: Final = OFFSET | TIMES | {"queueId": "-1", "maxMsgNums": "1", "initMode": "0"}
 FIELDS: Final[dict[int, dict[str, str]]] = {
     RequestCode.POP_MESSAGE: POP | {"order": "true", "exp": "a || b", "expType": "TAG", "attemptId": "a"},
     RequestCode.PEEK_MESSAGE: POP,
@@ -106,9 +95,9 @@ FIELDS: Final[dict[int, dict[str, str]]] = {
     RequestCode.READ_PLAN: {"roles": "leader"},
     RequestCode.READ_RANGE: {"roles": "leader", "start": "0", "end": "100", "pin": "job"},
 }
-"""What a request of the code says that is well-formed; of all others that a queue's would."""
+"""Fields of a well-formed request, by code. All other codes get the fields of a request about a queue."""
 WAITS: Final = RecallHandle("T1", "broker-a", 1_700_000_100_000, "K5")
-"""The handle of a message that waits."""
+"""Recall handle of a message that waits until it is due."""
 HANDLES: Final = (
     WAITS,
     WAITS._replace(topic="absent"),
@@ -124,7 +113,7 @@ SENDS: Final[dict[str, dict[str, str]]] = {
     "a half": send_ext("T1", 0, HALF, f="4"),
     "a retry": send_ext(retry_topic("CG"), 0, "DELAY\x013\x02RETRY_TOPIC\x01T1\x02", j="2", l="3"),
 }
-"""Sends that are no ordinary ones."""
+"""Sends other than plain ones, by name."""
 NAMES: Final = sorted(
     {name for fields in FIELDS.values() for name in fields}
     | {"properties", "subscription", "i", "j", "l", "maxReconsumeTimes", "commitOrRollback", "msgId"}
@@ -162,27 +151,22 @@ BODIES: Final = st.one_of(
     ),
     st.binary(max_size=60),
 )
-ANSWERS: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-        ResponseCode.POLLING_TIMEOUT,
-    }
-)
-"""Codes that refuse nothing."""
+NOTHING_FOUND: Final = ("PULL_NOT_FOUND", "PULL_RETRY_IMMEDIATELY", "PULL_OFFSET_MOVED", "POLLING_TIMEOUT")
+ANSWERS: Final = frozenset({ResponseCode.SUCCESS, *(ResponseCode[name] for name in NOTHING_FOUND)})
+"""Codes of answers that refuse nothing."""
 
 
 def served() -> ServedBroker:
-    """A broker that has topic T1 with some messages, of which one is popped, a consumer group with its topics and a
-    locked queue, a half, one that was given up, and what waits.
+    """Return a broker in which each request can find what it is about.
+
+    It has topic T1 with messages, one of them popped, and a consumer group with its topics and a locked queue. It also
+    has an open half, a half that was given up, and messages that wait.
     """
     broker = make_served_broker(CONFIG, BrokerInMemory(features=(*FEATURES, FEATURE)))
     for topic in ("T1", retry_topic("CG"), dead_letter_topic("CG"), HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC):
         broker.memory.create_topic(topic, 1)
     broker.memory.create_topic(SCHEDULE_TOPIC, 18)
-    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
+    make_group(broker)
     client = broker.client()
     for number in range(3):
         client.send_message("T1", b"%d" % number, properties="KEYS\x01K\x02")
@@ -197,7 +181,7 @@ def served() -> ServedBroker:
 
 
 def give_up_a_half(broker: ServedBroker) -> None:
-    """Have one opened, and ended as the job of check-backs ends it; for the job itself time would have to pass."""
+    """Open a half, and end it as the check-back job does. The job itself would need time to pass."""
     memory = broker.memory
     ext = send_ext("T1", 0, HALF.replace("K2", "K3"), f="4")
     assert broker.client().call(RequestCode.SEND_MESSAGE_V2, ext, b"given up").code == 0
@@ -211,7 +195,7 @@ def give_up_a_half(broker: ServedBroker) -> None:
 
 
 def read_log(broker: ServedBroker) -> None:
-    """Have the time index read what is applied, which nothing does by itself here."""
+    """Have the time index read what is applied. Nothing else does so here."""
     follower = broker.service.parts[DueMessages].index.rows.follower
     asyncio.run(broker.memory.env.finish(follower.fold()))
 
@@ -219,7 +203,7 @@ def read_log(broker: ServedBroker) -> None:
 async def answered(
     client: FakeClient, code: int, ext: dict[str, str], body: bytes, serialize_type: int
 ) -> RemotingCommand:
-    """The answer to a request, which may wait for the disk or for a message that does not come."""
+    """Return the answer to a request, which may wait for the disk or for a message that does not come."""
     broker = client.broker
     opaque = client.send(code, ext, body, serialize_type=serialize_type)
     for _ in range(200):
@@ -232,7 +216,7 @@ async def answered(
 
 
 def requests() -> dict[str, tuple[int, dict[str, str]]]:
-    """A well-formed request of every code, and sends that are no ordinary ones, by their names."""
+    """Return a well-formed request of every code, and the sends that are not plain, by name."""
     broker = served()
     message = records(broker.client().pull("T1"))[0].physical_offset
     [(half, facts)] = broker.memory.machine.state.table(HALVES).open.items()
@@ -258,10 +242,11 @@ def requests() -> dict[str, tuple[int, dict[str, str]]]:
 REQUESTS: Final = requests()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("request_name", REQUESTS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_what_is_refused_says_why_and_has_changed_nothing(request_name: str, data: st.DataObject) -> None:
+def test_a_refusal_has_an_explanation_and_changes_nothing(request_name: str, data: st.DataObject) -> None:
     broker = served()
     client, machine = broker.client(), broker.memory.machine
     code, fields = REQUESTS[request_name]
@@ -284,7 +269,7 @@ def test_what_is_refused_says_why_and_has_changed_nothing(request_name: str, dat
 
 
 def assert_explained(answer: RemotingCommand) -> None:
-    """An answer that refuses has a code of RocketMQ's and says what is wrong, in words."""
+    """Check that a refusal has a code of RocketMQ's and says in words what is wrong."""
     if answer.code in ANSWERS:
         return
     assert answer.remark
@@ -296,33 +281,13 @@ def assert_explained(answer: RemotingCommand) -> None:
 
 ASKING: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
 MARKS: Final = (
-    "TRAN_MSG",
-    "PGROUP",
-    "CHECK_IMMUNITY_TIME_IN_SECONDS",
-    "UNIQ_KEY",
-    "REAL_TOPIC",
-    "TIMER_OUT_MS",
-    "TAGS",
+    *("TRAN_MSG", "PGROUP", "CHECK_IMMUNITY_TIME_IN_SECONDS", "UNIQ_KEY", "REAL_TOPIC", "TIMER_OUT_MS", "TAGS"),
 )
+ZEROS: Final = ("0" * 17, "0" * 18 + "3", "0" * 12 + "9999999")
 NUMBERS: Final = st.one_of(
     st.integers(-3, 20).map(str),
     st.integers(-(1 << 70), 1 << 70).map(str),
-    st.sampled_from(
-        [
-            "",
-            " 3 ",
-            "+3",
-            "3.0",
-            "0x3",
-            "1_000",
-            "0" * 18 + "3",
-            "0" * 12 + "9999999",
-            "0" * 17,
-            "\u0663",
-            "true",
-            "\x00",
-        ]
-    ),
+    st.sampled_from(["", " 3 ", "+3", "3.0", "0x3", "1_000", "\u0663", "true", "\x00", *ZEROS]),
 )
 PROPERTIES: Final = st.lists(
     st.tuples(st.one_of(st.sampled_from((*ASKING, *MARKS)), st.text(max_size=3)), st.one_of(NUMBERS, VALUES)),
@@ -333,7 +298,7 @@ PROPERTIES: Final = st.lists(
 @pytest.mark.parametrize("topic", ["T1", retry_topic("CG"), dead_letter_topic("CG")])
 @settings(max_examples=100, deadline=None)
 @given(pairs=PROPERTIES, sys_flag=st.sampled_from([0, 1, 4, 8, 12]), ended=st.booleans(), times=NUMBERS)
-def test_a_send_of_any_properties_is_taken_or_told_what_is_wrong_with_it(
+def test_a_send_with_any_properties_is_stored_or_refused_with_an_explanation(
     topic: str, pairs: list[tuple[str, str]], sys_flag: int, ended: bool, times: str
 ) -> None:
     broker = served()

@@ -1,4 +1,4 @@
-"""Bodies and fields of all kinds of 400, 401, 222 and 314: each is answered once, with a reason if it is refused."""
+"""Bodies and fields of all kinds for codes 400, 401, 222 and 314: each is answered once, a refusal with a reason."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_broker import BrokerInMemory, make_served_broker
+from served_broker import BrokerInMemory, make_group, make_served_broker
 
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import FEATURES
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.topics import SubscriptionGroupConfig
 
 QUESTION: Final = {
     "topic": "T1",
@@ -45,14 +44,14 @@ VALUES: Final = st.recursive(
 
 @st.composite
 def changed(draw: st.DrawFn, sound: dict[str, object], values: st.SearchStrategy[object]) -> dict[str, object]:
-    """Some of what is sound left out, and some of it, or more, replaced."""
+    """Draw fields of which some sound ones are left out, and some are replaced or added."""
     kept = {name: value for name, value in sound.items() if draw(st.integers(0, 9))}
     return kept | draw(st.dictionaries(NAMES, values, max_size=3))
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[int, dict[str, str], bytes]:
-    """A code with its fields and its body."""
+    """Draw a code with its fields and its body."""
     code = draw(st.sampled_from([*BODIES, *FIELDS]))
     if code in FIELDS:
         return code, draw(changed(FIELDS[code], TEXTS)), draw(st.binary(max_size=5))
@@ -63,15 +62,14 @@ def requests(draw: st.DrawFn) -> tuple[int, dict[str, str], bytes]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(requests(), min_size=1, max_size=8))
-def test_each_is_answered_once_and_what_took_effect_survives_a_snapshot(
+def test_each_strange_body_is_answered_once_and_its_effect_survives_a_snapshot(
     asked: list[tuple[int, dict[str, str], bytes]],
 ) -> None:
     broker = make_served_broker(
         BrokerConfig(broker_group="broker-a", node_id="fake-n0", data_dir=Path("unused")), BrokerInMemory()
     )
     broker.memory.create_topic("T1")
-    broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.settle()
+    make_group(broker)
     client = broker.client()
     for code, fields, body in asked:
         answer = client.call_from_disk(code, fields, body)

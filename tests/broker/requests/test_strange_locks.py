@@ -1,4 +1,4 @@
-"""Bodies of 41 and 42 of all kinds, while a queue is locked: whoever has it keeps it, and nothing is left behind."""
+"""Bodies of all kinds for codes 41 and 42, while a queue is locked: the owner keeps it, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from tests.broker.requests.test_refusals import answered, assert_explained, serv
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 OWNER: Final = "c"
-"""Who has locked T1/0 of CG, see `served`."""
+"""Client that has locked T1/0 of CG, see `served`."""
 SOUND: Final[dict[str, object]] = json.loads(lock_body(OWNER))
 SOUND_FIELDS: Final = {"topic": st.just("T1"), "brokerName": st.just("broker-a")}
-"""Of a queue."""
+"""Sound fields of a queue."""
 TEXTS: Final = st.one_of(
     st.sampled_from(["", " ", "T1", "CG", "absent", OWNER, "other", "broker-b", "%RETRY%CG", "a b", "x" * 300, "\x00"]),
     st.sampled_from(["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "\u0663", "\U0001f512", "\x01\x02", "../.."]),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 )
 NUMBERS: Final = st.one_of(
-    st.integers(-2, 6),
-    st.sampled_from([2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**31), -(2**63), 10**400]),
+    st.integers(-2, 6), st.sampled_from([2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**31), -(2**63), 10**400])
 )
 QUEUES: Final = st.one_of(st.sampled_from([0, 1, 3]), st.sampled_from([0, 1, 3]), NUMBERS)
 OTHERS: Final = st.recursive(
@@ -40,7 +39,7 @@ OTHERS: Final = st.recursive(
 
 @st.composite
 def changed(draw: st.DrawFn, sound: dict[str, object]) -> dict[str, object]:
-    """What is sound, some of it replaced by another value of its kind, or by one of any kind, or left out."""
+    """Draw sound fields, of which some are left out, and some replaced by a value of their kind or of any kind."""
     kept: dict[str, object] = {}
     for name, value in sound.items():
         alike = st.booleans() if isinstance(value, bool) else NUMBERS if isinstance(value, int) else TEXTS
@@ -58,7 +57,7 @@ def changed(draw: st.DrawFn, sound: dict[str, object]) -> dict[str, object]:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """JSON of the form of a body, with some of it changed; rarely cut off, or with queues that are none."""
+    """Draw the JSON of a body with some changes. Rarely, the text is cut off, or the queues are not queues."""
     body = draw(changed({**SOUND, "clientId": draw(st.sampled_from([OWNER, "other"]))}))
     if "mqSet" in body:
         sound = st.fixed_dictionaries({**SOUND_FIELDS, "queueId": QUEUES})
@@ -69,14 +68,14 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 
 def named(body: bytes) -> set[LockKey]:
-    """The queues that a body which was taken names."""
+    """Return the queues that an accepted body names."""
     read = json.loads(body)
     return {LockKey(read["consumerGroup"], queue["topic"], queue["queueId"]) for queue in read.get("mqSet", ())}
 
 
 @settings(max_examples=150, deadline=None)
 @given(code=st.sampled_from([LOCK, UNLOCK]), body=bodies())
-def test_whoever_has_a_queue_keeps_it_whatever_others_ask(code: int, body: bytes) -> None:
+def test_no_lock_request_takes_a_queue_from_its_owner(code: int, body: bytes) -> None:
     broker = served()
     client, machine = broker.client(), broker.memory.machine
     table, waits = machine.state.table(LOCKS), NodeWaits(broker, client)
@@ -100,8 +99,8 @@ def test_whoever_has_a_queue_keeps_it_whatever_others_ask(code: int, body: bytes
         assert after == {key: has for key, has in before.items() if key not in keys or has != owner}
 
 
-def test_such_bodies_are_taken_and_refused_in_all_ways() -> None:
-    """Bodies so strange that nobody looks at them would prove nothing."""
+def test_generated_lock_bodies_cover_all_outcomes() -> None:
+    """Strange bodies are accepted and refused in all ways. If nobody looked at them, they would prove nothing."""
     seen: set[tuple[int, str]] = set()
 
     @settings(max_examples=200, deadline=None, database=None, derandomize=True)

@@ -1,7 +1,7 @@
 """Reminders: a message that a client hands in now is stored in its topic some seconds later, exactly once.
 
-A whole feature in a folder, which stands in no list of the broker: `table.py` has what is replicated, `requests.py` the
-request codes, `job.py` what the leader does by itself. `broker/README.md` goes through it.
+This folder is a whole feature, and no list of the broker names it. `table.py` has the replicated part, `requests.py`
+the request codes, and `job.py` the leader's job. `broker/README.md` goes through it.
 """
 
 from __future__ import annotations

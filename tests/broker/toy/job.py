@@ -1,4 +1,4 @@
-"""Job that stores reminders when they are due: message and the fact that it is stored, in one unit."""
+"""Job that stores reminders when they are due: the message, and the fact that it is stored, in one unit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tests.broker.toy.table import REMINDERS, ROW, STORED_KIND, Reminder
 
 LOOK_S: Final = 0.1
 NOBODY: Final = bytes(8)
-"""The host of messages that no client has sent in this form."""
+"""Host of messages that no client has sent in this form."""
 
 
 class RemindInTime:
-    """Looks ten times a second; implements `dledger_broker.kernel.jobs.Job`.
+    """Job that looks ten times a second; implements `dledger_broker.kernel.jobs.Job`.
 
-    `_in_flight` is the overlay: reminders whose messages are staged and not applied. It ends with the unit, not with
-    the run: a later run of this leader must not store again what an earlier one has staged.
+    `_in_flight` is the overlay: reminders whose messages are staged and not applied. A reminder stays in it until its
+    unit ends, also if the run ends first. A later run of this leader must not store again what an earlier run has
+    staged.
     """
 
     name: Final = "reminders"
@@ -38,7 +39,7 @@ class RemindInTime:
         self._table = state.table(REMINDERS)
 
     def run(self, handle: JobHandle) -> None:
-        """See `Job.run`."""
+        """Look for due reminders, store them, and do so again after `LOOK_S`."""
         handle.call_later(LOOK_S, partial(self.run, handle))
         now_ms = self._env.wall_ms()
         due = [reminder for reminder in self._table.pending.values() if self._is_due(reminder, now_ms)]
@@ -46,7 +47,10 @@ class RemindInTime:
             self._store(handle, due)
 
     def _is_due(self, reminder: Reminder, now_ms: int) -> bool:
-        """A topic whose deletion is in flight takes nothing; its reminders go with it."""
+        """Return whether a reminder is due and can be stored.
+
+        A topic whose deletion is in flight takes nothing, and its reminders are dropped with it.
+        """
         waits = reminder.number not in self._in_flight and self._machine.topic(reminder.topic) is not None
         return waits and reminder.due_ms <= now_ms
 

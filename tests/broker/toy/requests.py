@@ -28,14 +28,14 @@ MAX_DELAY_S: Final = 3600.0
 
 
 class RemindHeader(msgspec.Struct, frozen=True, rename="camel"):
-    """The ext fields of 9000; its body is the message's."""
+    """Ext fields of 9000. The request's body is the message's body."""
 
     topic: str
     delay_seconds: float
 
 
 class ReminderCount(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to 9001."""
+    """Answer to 9001."""
 
     pending: int
     stored: int
@@ -43,7 +43,7 @@ class ReminderCount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reminders(Part):
-    """A node's part: its requests, on the leader alone, what it shows, and its job."""
+    """A node's part: requests, which only the leader answers, a gauge, and the job."""
 
     def __init__(self, machine: BrokerMachine, env: Environment, requests: Requests) -> None:
         self._machine = machine
@@ -57,7 +57,6 @@ class Reminders(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """See `Part.routes`."""
         return {
             REMIND: Route(self.remind, Needs.LEADER, CHANGES),
             REMINDER_COUNT: Route(self.count, Needs.CONFIRMED_LEADER, NO_EFFECT),
@@ -65,19 +64,17 @@ class Reminders(Part):
 
     @property
     def gauges(self) -> Sequence[Gauge]:
-        """See `Part.gauges`."""
         return (Gauge("reminders", "Reminders that are pending", self._pending),)
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """See `Part.jobs`."""
         return (self._job,)
 
     def _pending(self) -> int:
         return len(self._table.pending)
 
     def remind(self, request: Request) -> None:
-        """9000: answered when every later leader knows of it."""
+        """Handle 9000, which is answered when every later leader knows of the reminder."""
         header = decode_ext(RemindHeader, request.ext)
         if not 0 <= header.delay_seconds <= MAX_DELAY_S:
             raise InvalidParameter(f"delaySeconds {header.delay_seconds} is outside 0..{MAX_DELAY_S:g}")
@@ -94,7 +91,7 @@ class Reminders(Part):
             self._requests.fail(request, error)
 
     def count(self, request: Request) -> None:
-        """9001: how many there are by now."""
+        """Answer 9001 with the current counts."""
         table = self._table
         count = ReminderCount(len(table.pending), table.stored, table.last_position)
         self._requests.respond(request, encode_body(count))

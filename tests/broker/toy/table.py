@@ -16,11 +16,11 @@ from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_sli
 
 STORED_KIND: Final = 901
 ROW: Final = Struct(">QQ")
-"""Number of a reminder, position of its message in the log."""
+"""Row: the number of a reminder, and the position of its message in the log."""
 
 
 class PutReminder(msgspec.Struct, frozen=True):
-    """Store `body` in queue 0 of `topic` at `due_ms`, ms since 1970."""
+    """Command to store `body` in queue 0 of `topic` at `due_ms`, ms since 1970."""
 
     topic: str
     body: bytes
@@ -28,17 +28,15 @@ class PutReminder(msgspec.Struct, frozen=True):
 
 
 class StoredReminders(RawCommand, frozen=True):
-    """Reminders whose messages stand in the same unit: a `ROW` for each."""
+    """Command that names reminders whose messages stand in the same unit, with a `ROW` for each."""
 
     rows: bytes
 
     def to_payload(self) -> bytes:
-        """See `RawCommand`."""
         return self.rows
 
     @classmethod
     def from_payload(cls, payload: bytes | memoryview) -> StoredReminders:
-        """See `RawCommand`."""
         if len(payload) % ROW.size:
             raise CorruptionError(f"stored reminders: {len(payload)} bytes are no rows of {ROW.size}")
         return cls(bytes(payload))
@@ -48,7 +46,7 @@ REMINDER_COMMANDS: Final[Kinds] = {900: PutReminder, STORED_KIND: StoredReminder
 
 
 class Reminder(msgspec.Struct, frozen=True, array_like=True):
-    """A reminder that is pending; the group numbers them in the order of the log."""
+    """Reminder that is pending. The group numbers reminders in the order of the log."""
 
     number: int
     topic: str
@@ -57,13 +55,13 @@ class Reminder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReminderFrame(msgspec.Struct, frozen=True, tag="reminders"):
-    """Reminders that are pending."""
+    """Snapshot frame of pending reminders."""
 
     rows: list[Reminder]
 
 
 class ReminderCountFrame(msgspec.Struct, frozen=True, tag="reminder-count"):
-    """How many reminders there ever were, and where the last one's message stands."""
+    """Snapshot frame of the counters: reminders ever made and stored, and the position of the last stored message."""
 
     numbered: int
     stored: int
@@ -71,7 +69,7 @@ class ReminderCountFrame(msgspec.Struct, frozen=True, tag="reminder-count"):
 
 
 class ReminderTable(Table):
-    """The replicated part. A counter is state as well as rows are: it is in the digest, and in snapshots."""
+    """Replicated part. The counters are state as the rows are: they are in the digest and in snapshots."""
 
     __slots__ = ("_rows_digest", "last_position", "numbered", "pending", "stored")
 
@@ -84,12 +82,11 @@ class ReminderTable(Table):
 
     @property
     def digest(self) -> int:
-        """See `Table.digest`; that of an empty table is 0."""
+        """Digest of the rows and counters, 0 for an empty table."""
         counts = (self.numbered, self.stored, self.last_position)
         return (self._rows_digest + (item_hash("reminder-count", *counts) if self.numbered else 0)) & MASK
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
-        """See `Table.apply`."""
         _ = entry, changes
         match command:
             case PutReminder(topic=topic, body=body, due_ms=due_ms):
@@ -97,7 +94,7 @@ class ReminderTable(Table):
                 self._add(Reminder(self.numbered, topic, body, due_ms))
 
     def apply_raw(self, payload: bytes | memoryview, entry: CommittedEntry) -> None:
-        """See `Table.apply_raw`; of a reminder that is not pending nothing changes."""
+        """Count reminders as stored. A reminder that is not pending changes nothing."""
         _ = entry
         for number, position in ROW.iter_unpack(StoredReminders.from_payload(payload).rows):
             if self._remove(number):
@@ -105,12 +102,11 @@ class ReminderTable(Table):
                 self.last_position = position
 
     def on_topic_deleted(self, topic: str) -> None:
-        """See `Table.on_topic_deleted`: what was to be stored there never is."""
+        """Drop the pending reminders of the topic, which are never stored."""
         for reminder in [reminder for reminder in self.pending.values() if reminder.topic == topic]:
             self._remove(reminder.number)
 
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
-        """See `Table.capture_frames`."""
         _ = now
         if not self.numbered:
             return {}
@@ -118,7 +114,6 @@ class ReminderTable(Table):
         return {"reminders": map(ReminderFrame, in_slices(list(self.pending.values()))), "reminder-count": [count]}
 
     def restore_frame(self, frame: Frame, now: float) -> None:
-        """See `Table.restore_frame`."""
         _ = now
         match frame:
             case ReminderFrame(rows=rows):

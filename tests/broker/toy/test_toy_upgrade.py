@@ -1,4 +1,4 @@
-"""A group whose nodes are upgraded one after another: nothing stops, and the new feature comes once all have it."""
+"""Upgrade of a group, one node after another: nothing stops, and the new feature works once all nodes have it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import BrokerSettings, SimBroker
-from dledger_sim.log.violation import Violation
 from tests.broker.toy import FEATURE
 from tests.broker.toy.requests import REMIND
 from tests.broker.toy.table import REMINDERS
@@ -20,7 +19,7 @@ WITH_REMINDERS = (*FEATURES, FEATURE)
 
 
 class Upgrade:
-    """Three simulated nodes, of which some are old: they lack reminders, and do not know their commands."""
+    """Three simulated nodes. The old ones lack reminders and do not know their commands."""
 
     def __init__(self, *old: str) -> None:
         self._old: dict[str, tuple[Feature, ...]] = dict.fromkeys(old, FEATURES)
@@ -60,7 +59,7 @@ class Upgrade:
         return answer
 
     def sends_pass(self) -> bool:
-        """Whether each node still takes a message, for itself or the leader."""
+        """Return whether each node still takes a message, by itself or through the leader."""
         before = len(self.brokers.workload.truth.stored)
         for name in self.brokers.group.nodes:
             self.brokers.send(self.brokers.connect(name), TOPIC)
@@ -72,7 +71,7 @@ class Upgrade:
 
 
 @pytest.mark.parametrize("leader", ["n0", "n2"], ids=["a new node leads", "the old node leads"])
-def test_a_feature_waits_for_the_last_node_and_a_change_of_leader_does_not_hurry_it(leader: str) -> None:
+def test_a_feature_waits_for_the_last_node_despite_changes_of_leader(leader: str) -> None:
     upgrade = Upgrade("n2")
     upgrade.lead(leader)
     refused = upgrade.remind("n1")
@@ -88,11 +87,3 @@ def test_a_feature_waits_for_the_last_node_and_a_change_of_leader_does_not_hurry
     upgrade.brokers.run(2.0)
     assert {upgrade.broker(name).broker.state.table(REMINDERS).stored for name in ("n0", "n1", "n2")} == {1}
     assert upgrade.sends_pass()
-
-
-def test_a_node_that_is_downgraded_after_the_activation_stops() -> None:
-    upgrade = Upgrade()
-    assert upgrade.remind("n0").code == ResponseCode.SUCCESS
-    upgrade.lead("n1")
-    with pytest.raises(Violation, match=r"uses the feature 'reminders' .*upgrade this node"):
-        upgrade.install("n2", FEATURES)

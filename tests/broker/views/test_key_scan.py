@@ -1,4 +1,4 @@
-"""Scanner of the key index: it reads of a block's records what the general decoder reads."""
+"""Scanner of the key index: it reads the same keys from a block's records as the general decoder."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scanned_records import HOST, HOST_V6, encoded
 
 from dledger_broker.views import keyscan
 from dledger_broker.views.columns import MIN_ROWS
 from dledger_broker.views.keyfile import IndexedKey, key_hash
 from dledger_broker.views.keyscan import record_keys, scan_keys
 from dledger_remoting.errors import RecordError
-from dledger_remoting.hosts import HostAddress
-from dledger_remoting.record import (
-    SYS_TRANSACTION_COMMIT,
-    SYS_TRANSACTION_ROLLBACK,
-    MessageRecord,
-    encode_record,
-    scan_records,
-)
+from dledger_remoting.record import SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_ROLLBACK, scan_records
 
-HOST, HOST_V6 = HostAddress("10.0.0.9", 4000), HostAddress("fe80::1", 4000)
 BEGINNING = "7F00000100002A9F000001A4C0FF"
 USUAL: dict[str, Any] = {
     "topic": "A",
@@ -47,23 +40,10 @@ UNUSUAL: list[tuple[str, Any]] = [
 
 
 def messages(first: int, count: int, fields: dict[str, Any]) -> bytes:
-    """Messages of one producer, which differ in the last characters of the unique key."""
+    """Return messages of one producer, which differ in the last characters of the unique key."""
+    same = {name: fields[name] for name in ("topic", "body", "sys_flag", "born_host")}
     return b"".join(
-        encode_record(
-            MessageRecord(
-                topic=fields["topic"],
-                queue_id=0,
-                queue_offset=0,
-                physical_offset=place,
-                body=fields["body"],
-                properties=fields["lead"] + f"{fields['beginning']}{place:04X}".encode() + fields["end"],
-                sys_flag=fields["sys_flag"],
-                born_timestamp=1,
-                born_host=fields["born_host"],
-                store_timestamp=1_000 + place,
-                store_host=HOST,
-            )
-        )
+        encoded(place, properties=fields["lead"] + f"{fields['beginning']}{place:04X}".encode() + fields["end"], **same)
         for place in range(first, first + count)
     )
 
@@ -77,8 +57,8 @@ def read_one_by_one(data: bytes) -> list[IndexedKey]:
 
 
 @pytest.mark.parametrize("first", UNUSUAL, ids=str)
-def test_keys_are_those_of_records_read_one_by_one(first: tuple[str, Any]) -> None:
-    """Usual messages, as many that differ from them, as many that differ from those, and usual ones again."""
+def test_scanning_keys_of_a_block_equals_reading_records_one_by_one(first: tuple[str, Any]) -> None:
+    """The scanner and the general decoder find the same keys in a block whose kind of record changes three times."""
     changed = {**USUAL, first[0]: first[1]}
     for name, value in UNUSUAL:
         for each in (2, MIN_ROWS):
@@ -91,7 +71,7 @@ def test_keys_are_those_of_records_read_one_by_one(first: tuple[str, Any]) -> No
             assert scan_keys(block, spans).tolist() == read_one_by_one(b"".join(pieces))
 
 
-def test_records_that_look_alike_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_alike_records_are_scanned_without_reading_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
     data = messages(0, 100, USUAL) + messages(100, 100, {**USUAL, "topic": "B"})
     expected = read_one_by_one(data)
     monkeypatch.setattr(keyscan, "record_keys", None)
@@ -100,7 +80,7 @@ def test_records_that_look_alike_are_not_read_one_by_one(monkeypatch: pytest.Mon
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(UNUSUAL), st.integers(0, 3)), min_size=MIN_ROWS, max_size=10 * MIN_ROWS))
-def test_producers_that_send_in_turns_are_told_from_one_another(sent: list[tuple[tuple[str, Any], int]]) -> None:
+def test_scanning_keys_of_mixed_producers_equals_reading_one_by_one(sent: list[tuple[tuple[str, Any], int]]) -> None:
     kinds: list[dict[str, Any]] = [USUAL, {**USUAL, "topic": "B"}, {**USUAL, "body": bytes(40)}]
     data = b"".join(
         messages(place, 1, kinds[which] if which < 3 else {**USUAL, unusual[0]: unusual[1]})

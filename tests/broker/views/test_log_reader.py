@@ -1,4 +1,4 @@
-"""What queries and indexes read of the log, while it is there and while a snapshot replaces it."""
+"""Log reader of queries and indexes, while the log is there and while a snapshot replaces it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger_broker.views.logreader import AppliedLog, LogReader
 
 
 async def test_a_log_that_is_being_replaced_is_asked_for_at_other_nodes() -> None:
-    """Its segments are gone, and the state of before is still in place."""
+    """While a snapshot replaces the log, the segments are gone, and the old state is still there."""
     log = SimpleNamespace(first_position=0, segments=list)
     reader = LogReader(cast(AppliedLog, SimpleNamespace(log=log, applied_position=158_479)))
     with pytest.raises(NotLeaderError, match="is being replaced"):

@@ -1,4 +1,4 @@
-"""Scanner of followers: it reads of an entry's records what the general decoder reads."""
+"""Scanner of followers: it reads the same units from an entry's records as the general decoder."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scanned_records import HOST, HOST_V6, encoded
 
 from dledger_broker.views import scan
 from dledger_broker.views.scan import MIN_COLUMNS_RECORDS, scan_runs, tag_code_of
 from dledger_broker.views.units import UNIT
 from dledger_remoting.errors import RecordError
-from dledger_remoting.hosts import HostAddress
-from dledger_remoting.record import SYS_BORN_HOST_V6, MessageRecord, decode_record, encode_record
+from dledger_remoting.record import SYS_BORN_HOST_V6, decode_record
 
 LOG_POSITION = 10_000
-HOST, HOST_V6 = HostAddress("10.0.0.9", 4000), HostAddress("fe80::1", 4000)
+
 TOPICS = st.sampled_from(["A", "A", "A", "B", "long" * 40])
 PROPERTIES = st.sampled_from(
     [b"", b"K\x01v\x02", b"K\x01w\x02", b"TAGS\x01T\x02", b"TAGS\x01U\x02", b"MYTAGS\x01T\x02"]
@@ -25,34 +25,21 @@ PROPERTIES = st.sampled_from(
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[bytes]:
-    """Records of a few queues, each queue's offsets mostly contiguous."""
+    """Draw records of a few queues, with mostly contiguous offsets in each queue."""
     offsets: dict[tuple[str, int], int] = {}
     records = []
     for _ in range(draw(st.integers(0, 12))):
         topic, queue_id = draw(TOPICS), draw(st.integers(0, 2))
         offset = offsets.get((topic, queue_id), draw(st.integers(0, 3))) + draw(st.sampled_from([0] * 9 + [5]))
         offsets[topic, queue_id] = offset + 1
-        records.append(
-            encode_record(
-                MessageRecord(
-                    topic=topic,
-                    queue_id=queue_id,
-                    queue_offset=offset,
-                    physical_offset=0,
-                    body=draw(st.sampled_from([b"", b"x", b"TAGS\x01body", bytes(300)])),
-                    properties=draw(PROPERTIES),
-                    born_timestamp=1,
-                    born_host=draw(st.sampled_from([HOST] * 5 + [HOST_V6])),
-                    store_timestamp=2,
-                    store_host=HOST,
-                )
-            )
-        )
+        body = draw(st.sampled_from([b"", b"x", b"TAGS\x01body", bytes(300)]))
+        how = {"properties": draw(PROPERTIES), "born_host": draw(st.sampled_from([HOST] * 5 + [HOST_V6]))}
+        records.append(encoded(topic=topic, queue=(queue_id, offset), body=body, **how))
     return records
 
 
 def units_by_queue(runs: list[tuple[bytes, int, int, bytes]]) -> dict[tuple[bytes, int], list[tuple[int, ...]]]:
-    """(queue offset, position, size, tag code) of every unit, by topic and queue."""
+    """Return (queue offset, position, size, tag code) of every unit, by topic and queue."""
     found: dict[tuple[bytes, int], list[tuple[int, ...]]] = {}
     for topic, queue_id, end, units in runs:
         for number, unit in enumerate(UNIT.iter_unpack(units), end - len(units) // UNIT.size):
@@ -61,7 +48,7 @@ def units_by_queue(runs: list[tuple[bytes, int, int, bytes]]) -> dict[tuple[byte
 
 
 def expected_units(records: list[bytes]) -> dict[tuple[bytes, int], list[tuple[int, ...]]]:
-    """What `units_by_queue` finds, by the general decoder."""
+    """Return the units that the general decoder finds, in the form of `units_by_queue`."""
     expected: dict[tuple[bytes, int], list[tuple[int, ...]]] = {}
     position = LOG_POSITION
     for data in records:
@@ -73,7 +60,7 @@ def expected_units(records: list[bytes]) -> dict[tuple[bytes, int], list[tuple[i
 
 
 @given(entries())
-def test_units_are_those_of_records_decoded_one_by_one(records: list[bytes]) -> None:
+def test_scanned_units_equal_units_of_records_decoded_one_by_one(records: list[bytes]) -> None:
     assert units_by_queue(scan_runs(memoryview(b"".join(records)), LOG_POSITION)) == expected_units(records)
 
 
@@ -104,33 +91,22 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def one_of_many(number: int, fields: dict[str, Any]) -> bytes:
-    """A record of the queues 0 to 3, which take turns of five; queue 3 skips an offset now and then.
+    """Return a record of the queues 0 to 3, which take turns of five. Queue 3 skips an offset now and then.
 
-    The offsets of one queue begin where those of the one before end.
+    The offsets of each queue begin where the offsets of the previous queue end.
     """
     turn, place = divmod(number, 5)
-    properties = fields["properties"]
-    return encode_record(
-        MessageRecord(
-            topic=fields["topic"],
-            queue_id=turn % 4,
-            queue_offset=turn % 4 * MANY // 4 + turn // 4 * 5 + place + (turn // 16 if turn % 4 == 3 else 0),
-            physical_offset=number,
-            body=b"x" * fields.get("body_bytes", number % 3),
-            properties=properties % number if b"%" in properties else properties,
-            born_timestamp=1,
-            born_host=fields["host"],
-            store_timestamp=2,
-            store_host=HOST,
-        )
-    )
+    offset = turn % 4 * MANY // 4 + turn // 4 * 5 + place + (turn // 16 if turn % 4 == 3 else 0)
+    properties, body = fields["properties"], b"x" * fields.get("body_bytes", number % 3)
+    if b"%" in properties:
+        properties %= number
+    how = {"topic": fields["topic"], "born_host": fields["host"], "properties": properties}
+    return encoded(number, queue=(turn % 4, offset), body=body, **how)
 
 
 @pytest.mark.parametrize("place", [0, 1, MANY // 2, MANY - 1])
 @pytest.mark.parametrize("kind", [{}, *OTHERS], ids=str)
-def test_units_of_many_alike_records_and_one_other_are_those_of_records_decoded_one_by_one(
-    kind: dict[str, Any], place: int
-) -> None:
+def test_units_of_alike_records_with_one_exception_equal_decoded_units(kind: dict[str, Any], place: int) -> None:
     for model in ALIKE, {**ALIKE, **kind}, {**ALIKE, "body_bytes": 7}:
         records = [one_of_many(number, model) for number in range(MANY)]
         records[place] = one_of_many(place, {**ALIKE, **kind})
@@ -138,7 +114,7 @@ def test_units_of_many_alike_records_and_one_other_are_those_of_records_decoded_
 
 
 @pytest.mark.parametrize("tag", [TAG, b"TAGS\x01T", b"TAGX\x01T\x02"])
-def test_many_records_that_look_alike_are_not_read_one_by_one(tag: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_alike_records_are_scanned_without_decoding_each(tag: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = {**ALIKE, "properties": UNIQUE + tag}
     records = [one_of_many(number, kind) for number in range(MANY)]
     monkeypatch.setattr(scan, "UNIT", None)
@@ -146,19 +122,9 @@ def test_many_records_that_look_alike_are_not_read_one_by_one(tag: bytes, monkey
 
 
 def test_records_of_one_queue_are_one_run() -> None:
-    record = MessageRecord(
-        topic="A", queue_id=1, queue_offset=0, physical_offset=0, body=b"x", born_timestamp=1, born_host=HOST,
-        store_timestamp=2, store_host=HOST,
-    )  # fmt: skip
-    data = b"".join(encode_record(record) if number == 0 else numbered(record, number) for number in range(5))
+    data = b"".join(encoded(queue=(1, offset)) for offset in range(5))
     ((topic, queue_id, end, units),) = scan_runs(data, 0)
     assert (topic, queue_id, end, len(units)) == (b"A", 1, 5, 5 * UNIT.size)
-
-
-def numbered(record: MessageRecord, queue_offset: int) -> bytes:
-    data = bytearray(encode_record(record))
-    data[20:28] = queue_offset.to_bytes(8, "big")
-    return bytes(data)
 
 
 @settings(max_examples=200)

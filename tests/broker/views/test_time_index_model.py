@@ -15,8 +15,9 @@ DUES = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
 
 class TimeIndexModel(RuleBasedStateMachine):
-    """The index beside the sorted list of what is pending: queries in flight, failing transactions, power losses,
-    restores, trims.
+    """State machine that compares the index with a sorted list of the pending rows.
+
+    Its rules are queries in flight, failing transactions, power losses, restores and trims.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class TimeIndexModel(RuleBasedStateMachine):
 
     @rule(replaced=st.booleans())
     def fold_halfway(self, replaced: bool) -> None:
-        """The transaction is on its way while other things happen."""
+        """Let other things happen while the transaction is under way."""
         machine = self.machine
         task = machine.loop.create_task(machine.follower.fold())
         machine.loop.run_until_complete(_turn())
@@ -126,7 +127,7 @@ class TimeIndexModel(RuleBasedStateMachine):
         for position in list(machine.pending_rows)[:2]:
             machine.index.set_aside(position)
             assert not machine.index.is_pending(position) or position in machine.pending_rows
-        machine.index.take_back()
+        machine.index.restore_set_aside()
 
     @rule()
     def snapshot(self) -> None:
@@ -135,12 +136,12 @@ class TimeIndexModel(RuleBasedStateMachine):
     @precondition(lambda self: self.log.snapshots)
     @rule(rng=st.randoms(use_true_random=False))
     def restore(self, rng: random.Random) -> None:
-        """A snapshot replaces the state, as a leader's does."""
+        """Replace the state by a snapshot, as the installation of a leader's snapshot does."""
         self._replace(rng.choice(sorted(self.log.snapshots)))
 
     def _replace(self, position: int) -> None:
         machine = self.machine
-        machine.run(_start_and_stop(machine))
+        machine.start_and_stop()
         machine.node.restore(position)
         machine.node.catch_up()
         machine.applied_position = machine.node.applied_position
@@ -148,7 +149,7 @@ class TimeIndexModel(RuleBasedStateMachine):
     @precondition(lambda self: self.machine.node.trim_candidates())
     @rule()
     def trim(self) -> None:
-        """Retention trims only what nothing pending stands in."""
+        """Trim as retention does, which never trims a pending row."""
         for position in reversed(self.machine.node.trim_candidates()):
             if all(row >= position for row in self.machine.pending_rows):
                 self.machine.node.trim(position)
@@ -156,9 +157,9 @@ class TimeIndexModel(RuleBasedStateMachine):
 
     @rule(rng=st.randoms(use_true_random=False), clean=st.booleans())
     def restart(self, rng: random.Random, clean: bool) -> None:
-        """A start from any snapshot that is kept, after a clean stop or a loss of power."""
+        """Start from any snapshot that is kept, after a clean stop or a power loss."""
         if clean:
-            self.machine.run(self.machine.follower.close())
+            self.machine.stop()
         else:
             self.databases.crash(rng)
         mismatches = self.machine.follower.mismatches
@@ -210,13 +211,8 @@ class TimeIndexModel(RuleBasedStateMachine):
         assert all(machine.index.is_pending(row.position) for row in found.rows)
 
 
-async def _start_and_stop(machine: RowsMachine) -> None:
-    machine.follower.start()
-    await machine.follower.stop()
-
-
 async def _turn() -> None:
-    """One turn of the loop, without the worker's jobs."""
+    """Give the loop one turn, without the worker's jobs."""
 
 
 TestTimeIndexModel = TimeIndexModel.TestCase

@@ -1,13 +1,17 @@
-"""Views can be lost, torn or stale: what a start shows is what the log says."""
+"""Views can be lost, torn or stale: after a start, they show what the log says."""
 
 import errno
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
+from broker_in_memory import contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.errors import NotLeaderError
+from dledger.statemachine import CommittedEntry
 from dledger.testing.disk import SimDisk
 from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.kernel.machine import BrokerMachine
@@ -21,19 +25,10 @@ from dledger_broker.views.checkpoint import (
     rotten_copies,
     save_checkpoint,
 )
-from dledger_broker.views.checkpointer import CHECKPOINT_SHARE, SCRUB_S
+from dledger_broker.views.checkpointer import CHECKPOINT_SHARE, SCRUB_S, Checkpointer
 from dledger_broker.views.reading import ReadStatus
 
 TOPICS = ("orders", "audits")
-
-
-def contents(broker: BrokerInMemory) -> dict[tuple[str, int], list[bytes]]:
-    return {
-        (name, queue_id): broker.bodies(name, queue_id)
-        for name, topic in broker.machine.state.topics.items()
-        for queue_id, queue in sorted(topic.queues.items())
-        if queue.max_offset
-    }
 
 
 def fill(broker: BrokerInMemory, start: int, count: int) -> None:
@@ -41,11 +36,32 @@ def fill(broker: BrokerInMemory, start: int, count: int) -> None:
         broker.send(TOPICS[number % 2], number % 3, Message(b"%d" % number, tags="t"))
 
 
+@pytest.fixture
+def broker() -> BrokerInMemory:
+    return started()
+
+
 def started() -> BrokerInMemory:
     broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
     for topic in TOPICS:
         broker.create_topic(topic)
     return broker
+
+
+def saved(broker: BrokerInMemory, count: int, start: int = 0) -> dict[tuple[str, int], list[bytes]]:
+    """Store messages, take a snapshot and a checkpoint, and return the contents of all queues."""
+    fill(broker, start, count)
+    broker.node.snapshot()
+    broker.checkpoint()
+    return contents(broker)
+
+
+@pytest.fixture
+def rebuilt(monkeypatch) -> list[CommittedEntry]:
+    """Return the entries that starts from now on read again. Their views are not rebuilt."""
+    entries: list[CommittedEntry] = []
+    monkeypatch.setattr(BrokerMachine, "rebuild", lambda _machine, more: entries.extend(more))
+    return entries
 
 
 def test_a_checkpoint_survives_the_loss_of_either_copy():
@@ -58,34 +74,86 @@ def test_a_checkpoint_survives_the_loss_of_either_copy():
     assert first.extents() == {("orders", 0): (1, 9)}
     save_checkpoint(disk, second)
     assert load_checkpoint(disk) == second
-    disk.flip_bit("views/checkpoint-1", 77)
+    disk.flip_bit("views/stamped-1", 77)
     assert load_checkpoint(disk) == first
-    disk.unlink("views/checkpoint-0")
+    disk.unlink("views/stamped-0")
     assert load_checkpoint(disk) is None
     remove_checkpoint(disk)
     assert disk.listdir("views") == []
 
 
-@pytest.mark.parametrize("loss", ["views", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "keyindex"])
-def test_whatever_view_is_deleted_everything_is_back_after_a_restart(loss):
-    broker = started()
-    fill(broker, 0, 90)
-    broker.node.snapshot()
+def tear(disk: SimDisk, size: int) -> None:
+    directory = "consumequeue/orders/0"
+    disk.open(f"{directory}/{min(disk.listdir(directory))}").truncate(size)
+
+
+def lose_last_units(disk: SimDisk) -> None:
+    directory = "consumequeue/audits/1"
+    disk.open(f"{directory}/{max(disk.listdir(directory))}").pwrite(bytes(320), 0)
+
+
+def rot_checkpoints(disk: SimDisk, *numbers: int) -> None:
+    for number in numbers:
+        disk.flip_bit(f"views/stamped-{number}", 77)
+
+
+DIRECTORIES = ("views", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "keyindex")
+LOSSES: dict[str, Callable[[SimDisk], None]] = {
+    **{f"{name} is lost": partial(SimDisk.rmtree, path=name) for name in DIRECTORIES},
+    **{f"a file is torn at {size}": partial(tear, size=size) for size in (0, 1, 19, 20, 100, 319)},
+    "the last units are lost": lose_last_units,
+    "another directory's checkpoint": lambda disk: save_checkpoint(disk, Checkpoint(1 << 50, [], "another", 99)),
+    "the first checkpoint rots": lambda disk: rot_checkpoints(disk, 0),
+    "the second checkpoint rots": lambda disk: rot_checkpoints(disk, 1),
+    "both checkpoints rot": lambda disk: rot_checkpoints(disk, 0, 1),
+}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_a_restart_rebuilds_what_is_lost_torn_rotten_or_of_another_directory(broker, lose):
+    saved(broker, 90)
     fill(broker, 90, 40)
     broker.checkpoint()
     broker.run(broker.machine.keys.catch_up())
     before, digest = contents(broker), broker.machine.digest()
-    broker.disk.rmtree(loss)
+    lose(broker.disk)
     again = broker.restart()
     assert contents(again) == before
     assert again.machine.digest() == digest
     again.checkpoint()
-    third = again.restart()
-    assert contents(third) == before
+    assert contents(again.restart()) == before
 
 
-def test_what_is_not_rebuilt_yet_is_for_other_nodes_to_answer(monkeypatch):
-    broker = started()
+QUEUE_NAMES = ("consumequeue", "consumequeue/orders/0", f"consumequeue/orders/0/{0:020}", "consumequeue/.deleted-")
+
+
+@pytest.mark.parametrize("lost", [*QUEUE_NAMES, "views/stamped-0", "views/stamped-1"])
+def test_a_restart_rebuilds_a_view_whose_name_cannot_be_looked_up(broker, lost, monkeypatch):
+    """Such a name can neither be opened nor removed, until the directory around it is renamed."""
+    saved(broker, 90)
+    fill(broker, 90, 40)
+    broker.checkpoint()
+    before, exists, is_aside = contents(broker), broker.disk.exists, False
+
+    def strikes(operation: str, path: str) -> bool:
+        nonlocal is_aside
+        is_aside |= (operation, path) == ("rename", "consumequeue")
+        is_lost = path == lost or path.startswith(lost if lost.endswith("-") else f"{lost}/")
+        return is_lost and not is_aside and operation in {"exists", "open", "unlink"}
+
+    def looked_up(path: str) -> bool:
+        broker.disk._check_faults("exists", path)
+        return exists(path)
+
+    monkeypatch.setattr(broker.disk, "exists", looked_up)
+    broker.disk.fail(strikes, errno.EIO, once=False)
+    again = broker.restart()
+    assert contents(again) == before
+    again.checkpoint()
+    assert contents(again.restart()) == before
+
+
+def test_questions_about_messages_that_are_not_rebuilt_yet_are_left_to_other_nodes(broker, monkeypatch):
     fill(broker, 0, 90)
     first, last = (broker.send("orders", 0, Message(body, keys="key")).extent[0] for body in (b"first", b"last"))
     broker.node.snapshot()
@@ -116,63 +184,43 @@ def test_what_is_not_rebuilt_yet_is_for_other_nodes_to_answer(monkeypatch):
     assert contents(again) == contents(broker)
 
 
-def test_an_intact_checkpoint_spares_the_log_below_the_snapshot(monkeypatch):
-    broker = started()
+@pytest.mark.parametrize("power_is_lost", [False, True])
+def test_an_intact_checkpoint_spares_the_log_below_the_snapshot(broker, rebuilt, power_is_lost):
     fill(broker, 0, 60)
     position = broker.node.snapshot()
+    fill(broker, 60, 10 * power_is_lost)
     broker.checkpoint()
     before = contents(broker)
-    rebuilt = []
-    monkeypatch.setattr(
-        "dledger_broker.kernel.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries)
-    )
-    assert contents(broker.restart()) == before
-    assert rebuilt == []
-    assert load_checkpoint(broker.disk).position <= position
-
-
-def test_what_a_checkpoint_lists_survives_a_power_loss(monkeypatch):
-    broker = started()
-    fill(broker, 0, 60)
-    broker.node.snapshot()
-    fill(broker, 60, 10)
-    broker.checkpoint()
-    before = contents(broker)
-    broker.disk.crash(random.Random(1), "none")
-    rebuilt = []
-    monkeypatch.setattr(
-        "dledger_broker.kernel.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries)
-    )
+    if power_is_lost:
+        broker.disk.crash(random.Random(1), "none")
+    else:
+        assert load_checkpoint(broker.disk).position <= position
     assert contents(broker.restart()) == before
     assert rebuilt == []
 
 
-def test_a_checkpoint_below_the_snapshot_is_continued_from_there(monkeypatch):
-    broker = started()
+def test_a_checkpoint_below_the_snapshot_is_continued_from_there(broker, monkeypatch):
     fill(broker, 0, 30)
     broker.checkpoint()
     reached = load_checkpoint(broker.disk).position
     fill(broker, 30, 30)
-    monkeypatch.setattr("dledger_broker.views.checkpointer.Checkpointer.offer", lambda self: None)
+    monkeypatch.setattr(Checkpointer, "offer", lambda self: None)
     broker.node.snapshot()
-    before = contents(broker)
-    rebuilt = []
-    original = type(broker.machine).rebuild
+    before, rebuilt, original = contents(broker), [], BrokerMachine.rebuild
 
     def rebuild(self, entries):
         rebuilt.extend(entries)
         original(self, entries)
 
-    monkeypatch.setattr(type(broker.machine), "rebuild", rebuild)
+    monkeypatch.setattr(BrokerMachine, "rebuild", rebuild)
     again = broker.restart()
     assert rebuilt
     assert all(entry.end > reached for entry in rebuilt)
     assert contents(again) == before
 
 
-def test_a_checkpoint_of_many_queues_is_not_written_with_every_snapshot():
-    """It syncs a file for each queue, on the disk that the log is on."""
-    broker = started()
+def test_a_checkpoint_of_many_queues_is_not_written_with_every_snapshot(broker):
+    """A checkpoint syncs a file per queue, on the log's disk."""
     broker.create_topic("wide", queues=160)
     checkpointer = broker.machine.checkpointer
 
@@ -195,72 +243,27 @@ def test_a_checkpoint_of_many_queues_is_not_written_with_every_snapshot():
     assert checkpointer.position > reached
 
 
-@pytest.mark.parametrize("cut", [0, 1, 19, 20, 100, 319])
-def test_a_torn_file_is_rebuilt(cut):
-    broker = started()
-    fill(broker, 0, 120)
-    broker.node.snapshot()
-    broker.checkpoint()
-    before = contents(broker)
-    directory = "consumequeue/orders/0"
-    names = sorted(broker.disk.listdir(directory))
-    broker.disk.open(f"{directory}/{names[0]}").truncate(cut)
-    again = broker.restart()
-    assert contents(again) == before
-
-
-def test_files_that_lost_their_last_units_are_rebuilt():
-    broker = started()
-    fill(broker, 0, 120)
-    broker.node.snapshot()
-    broker.checkpoint()
-    before = contents(broker)
-    directory = "consumequeue/audits/1"
-    newest = max(broker.disk.listdir(directory))
-    broker.disk.open(f"{directory}/{newest}").pwrite(bytes(320), 0)
-    assert contents(broker.restart()) == before
-
-
-def test_views_of_another_incarnation_of_the_directory_are_not_trusted():
-    broker = started()
-    fill(broker, 0, 60)
-    broker.node.snapshot()
-    broker.checkpoint()
-    before = contents(broker)
-    save_checkpoint(broker.disk, Checkpoint(1 << 50, [], "another", 99))
-    assert contents(broker.restart()) == before
-
-
-def test_a_topic_deleted_after_the_checkpoint_does_not_look_like_lost_files(monkeypatch):
-    broker = started()
-    fill(broker, 0, 60)
-    broker.node.snapshot()
-    broker.checkpoint()
-    requested = []
-    monkeypatch.setattr(
-        "dledger_broker.views.checkpointer.Checkpointer.request", lambda self, done: requested.append(1)
-    )
+def test_a_topic_deleted_after_the_checkpoint_does_not_look_like_lost_files(broker, rebuilt, monkeypatch):
+    saved(broker, 60)
+    monkeypatch.setattr(Checkpointer, "request", lambda self, done: None)
     broker.delete_topic("orders")
     broker.create_topic("orders")
     broker.send("orders", 0, Message(b"anew"))
     broker.env.advance(1.0)
     before = contents(broker)
-    rebuilt = []
-    monkeypatch.setattr(
-        "dledger_broker.kernel.machine.BrokerMachine.rebuild", lambda self, entries: rebuilt.extend(entries)
-    )
     again = broker.restart()
     assert rebuilt == []
     assert contents(again) == before
     assert again.bodies("orders") == [b"anew"]
 
 
-def test_files_that_applying_anew_sets_aside_are_not_trusted_by_the_checkpoint_that_lists_them(monkeypatch):
-    """1. Behind a snapshot a topic is deleted, made again, and listed by a checkpoint; 2. a start applies the deletion
-    anew, and the messages behind it are written again; 3. power is lost when another snapshot is there and another
-    checkpoint is not.
+def test_a_checkpoint_does_not_vouch_for_files_set_aside_by_a_reapplied_deletion(broker, monkeypatch):
+    """A checkpoint does not vouch for files that a start sets aside when it applies a deletion again.
+
+    1. After a snapshot, a topic is deleted, made again, and listed by a checkpoint.
+    2. A start applies the deletion again, and the messages after it are written again.
+    3. Power is lost after another snapshot and before another checkpoint.
     """
-    broker = started()
     fill(broker, 0, 60)
     broker.node.snapshot()
     broker.delete_topic("orders")
@@ -271,7 +274,7 @@ def test_files_that_applying_anew_sets_aside_are_not_trusted_by_the_checkpoint_t
     broker.checkpoint()
     again = broker.restart()
     again.env.advance(1.0)
-    monkeypatch.setattr("dledger_broker.views.checkpointer.Checkpointer.offer", lambda self: None)
+    monkeypatch.setattr(Checkpointer, "offer", lambda self: None)
     again.node.snapshot()
     before = contents(again)
     unsynced = sorted(again.disk.listdir("consumequeue/orders/0"))[1]
@@ -279,18 +282,7 @@ def test_files_that_applying_anew_sets_aside_are_not_trusted_by_the_checkpoint_t
     assert contents(again.restart()) == before
 
 
-def test_the_leaders_own_list_and_a_followers_scan_make_the_same_views():
-    leader = started()
-    fill(leader, 0, 50)
-    follower = leader.restart(lead=False)
-    other = BrokerInMemory(log=leader.log, lead=False)
-    assert contents(follower) == contents(other) == contents(leader)
-    leader_units = [queue.view.unwritten() for queue in leader.machine.state.topic_table.queues()]
-    assert leader_units == [queue.view.unwritten() for queue in other.machine.state.topic_table.queues()]
-    assert leader.machine.digest() == other.machine.digest()
-
-
-def test_installing_a_snapshot_leaves_only_what_the_log_still_holds():
+def test_an_installed_snapshot_leaves_only_messages_that_the_log_holds():
     leader = started()
     fill(leader, 0, 60)
     position = leader.node.snapshot()
@@ -318,8 +310,8 @@ def test_installing_a_snapshot_leaves_only_what_the_log_still_holds():
     assert contents(follower.restart(lead=False)) == before
 
 
-def test_a_snapshot_that_is_decoded_changes_nothing_before_it_is_put_in_place():
-    """A worker decodes it while entries go on being applied, and another one may be installed instead."""
+def test_a_decoded_snapshot_changes_nothing_before_its_installation():
+    """A worker decodes it while entries are still applied, and another snapshot may be installed instead."""
     leader = started()
     fill(leader, 0, 60)
     position = leader.node.snapshot()
@@ -371,7 +363,7 @@ def test_a_power_loss_at_any_moment_loses_no_unit(seed, keep, data):
     assert again.machine.digest() == digest
 
 
-def test_no_checkpoint_lists_what_one_of_several_batches_failed_to_write(monkeypatch):
+def test_no_checkpoint_lists_units_that_a_failed_batch_did_not_write(monkeypatch):
     monkeypatch.setattr("dledger_broker.views.consumequeue.MAX_QUEUES_PER_BATCH", 1)
     broker = started()
     broker.checkpoint()
@@ -383,11 +375,14 @@ def test_no_checkpoint_lists_what_one_of_several_batches_failed_to_write(monkeyp
     assert load_checkpoint(broker.disk).extents() == {("orders", 0): (0, 1), ("audits", 1): (0, 1)}
 
 
-def test_a_checkpoint_that_was_given_up_leaves_no_file_out_of_the_next_one():
-    """1. The rest of a file is written; 2. another queue's cannot be, so that the checkpoint is given up; 3. the next
-    file is begun, and the next checkpoint succeeds.
+def test_files_of_an_abandoned_checkpoint_are_synced_by_the_next_checkpoint():
+    """A checkpoint that was given up leaves no file out of the next checkpoint.
 
-    The first file must be in it, or a power loss takes units that the checkpoint lists.
+    1. The rest of a file is written.
+    2. The write of another queue fails, so the checkpoint is given up.
+    3. The next file is begun, and the next checkpoint succeeds.
+
+    The next checkpoint must sync the first file. Otherwise a power loss takes units that the checkpoint lists.
     """
 
     def send(count: int) -> None:
@@ -414,37 +409,16 @@ def test_a_checkpoint_that_was_given_up_leaves_no_file_out_of_the_next_one():
 
 
 @pytest.mark.parametrize("rotten", [(0,), (1,), (0, 1)])
-def test_checkpoints_that_rotted_cost_no_unit(rotten):
-    broker = started()
-    for start in (0, 90):
-        fill(broker, start, 90)
-        broker.node.snapshot()
-        broker.checkpoint()
-    before = contents(broker)
-    for number in rotten:
-        broker.disk.flip_bit(f"views/checkpoint-{number}", 77)
-    again = broker.restart()
-    assert contents(again) == before
-
-
-@pytest.mark.parametrize("rotten", [(0,), (1,), (0, 1)])
-def test_a_checkpoint_that_rots_while_a_node_runs_is_replaced_before_a_start_needs_it(monkeypatch, rotten):
-    broker = started()
-    for start in (0, 90):
-        fill(broker, start, 90)
-        broker.node.snapshot()
-        broker.checkpoint()
+def test_a_checkpoint_that_rots_while_a_node_runs_is_rewritten_before_the_next_start(broker, rebuilt, rotten):
+    saved(broker, 90)
+    before = saved(broker, 90, start=90)
     broker.machine.checkpointer.scrub_later()
-    for number in rotten:
-        broker.disk.flip_bit(f"views/checkpoint-{number}", 77)
+    rot_checkpoints(broker.disk, *rotten)
     assert rotten_copies(broker.disk)
     for _ in rotten:
         broker.env.advance(SCRUB_S + 1)
         broker.env.run_ready()
     assert not rotten_copies(broker.disk)
-    before = contents(broker)
-    rebuilt = []
-    monkeypatch.setattr(BrokerMachine, "rebuild", lambda _machine, entries: rebuilt.extend(entries))
     assert contents(broker.restart()) == before
     assert not rebuilt
 
@@ -453,17 +427,28 @@ def aside(disk: SimDisk) -> list[str]:
     return [name for name in disk.listdir(".") if name.startswith("consumequeue.removed-")]
 
 
-def test_files_that_count_no_more_hold_up_no_start_and_are_removed_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "QUEUES_PER_STEP", 2)
-    broker = started()
+@pytest.fixture
+def leaving(broker: BrokerInMemory) -> BrokerInMemory:
+    """Return a broker whose start has put the files of 60 messages aside."""
     fill(broker, 0, 60)
-    expected = contents(broker)
     broker.env.advance(60)
-    for _ in range(2):  # the second start comes before what the first has put aside is removed
-        remove_checkpoint(broker.disk)
-        broker = broker.restart()
-        broker.env.advance(1)
-        assert contents(broker) == expected
+    before = contents(broker)
+    remove_checkpoint(broker.disk)
+    again = broker.restart()
+    assert contents(again) == before
+    return again
+
+
+def test_leftover_files_delay_no_start_and_are_removed_later(
+    leaving: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "QUEUES_PER_STEP", 2)
+    leaving.env.advance(1)
+    expected = contents(leaving)
+    remove_checkpoint(leaving.disk)
+    broker = leaving.restart()  # before the files that the first start put aside are removed
+    broker.env.advance(1)
+    assert contents(broker) == expected
     assert len(aside(broker.disk)) == 2
     broker.machine.checkpointer.remove_leftovers()
     broker.env.advance(60)
@@ -471,37 +456,27 @@ def test_files_that_count_no_more_hold_up_no_start_and_are_removed_afterwards(mo
     assert contents(broker) == expected
 
 
-def test_what_a_disk_would_not_remove_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = started()
-    fill(broker, 0, 60)
-    broker.env.advance(60)
-    remove_checkpoint(broker.disk)
-    broker = broker.restart()
-
+def test_a_failed_removal_of_leftovers_is_retried(leaving: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_path: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(broker.disk, "rmtree", failing)
-        broker.machine.checkpointer.remove_leftovers()
-        broker.env.advance(1)
-    assert aside(broker.disk)
-    broker.env.advance(leftovers.RETRY_S)
-    assert aside(broker.disk) == []
+        broken.setattr(leaving.disk, "rmtree", failing)
+        leaving.machine.checkpointer.remove_leftovers()
+        leaving.env.advance(1)
+    assert aside(leaving.disk)
+    leaving.env.advance(leftovers.RETRY_S)
+    assert aside(leaving.disk) == []
 
 
-def test_a_stop_does_not_wait_for_what_was_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_does_not_wait_until_leftovers_are_gone(
+    leaving: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leftovers, "QUEUES_PER_STEP", 1)
-    broker = started()
-    fill(broker, 0, 60)
-    broker.env.advance(60)
-    remove_checkpoint(broker.disk)
-    broker = broker.restart()
-    broker.machine.checkpointer.remove_leftovers()
-    broker.run(broker.machine.close())
-    left = aside(broker.disk)
-    assert left
-    broker = broker.restart()
+    leaving.machine.checkpointer.remove_leftovers()
+    leaving.run(leaving.machine.close())
+    assert aside(leaving.disk)
+    broker = leaving.restart()
     broker.machine.checkpointer.remove_leftovers()
     broker.env.advance(60)
     assert aside(broker.disk) == []

@@ -5,8 +5,8 @@ from dledger_broker.testing.environment import FakeEnvironment
 from dledger_broker.views.writer import BUSY_RETRY_S, ViewWriter
 
 
-def test_an_abandoned_writer_begins_nothing_more():
-    """The threads that it works on may be gone by then."""
+def test_an_abandoned_writer_begins_no_further_job():
+    """An abandoned writer begins no further job, because the threads that run its jobs may have ended."""
     env = FakeEnvironment()
     writer = ViewWriter(env)
     ran: list[str] = []
@@ -20,7 +20,7 @@ def test_an_abandoned_writer_begins_nothing_more():
 
 
 @pytest.mark.parametrize("abandoned", [False, True])
-def test_a_job_that_found_no_room_is_tried_again_unless_the_writer_was_abandoned(abandoned: bool):
+def test_a_busy_job_is_retried_unless_the_writer_was_abandoned(abandoned: bool):
     env = FakeEnvironment()
     writer = ViewWriter(env)
     tries: list[int] = []

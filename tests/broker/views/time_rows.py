@@ -1,4 +1,4 @@
-"""A replica whose state is nothing but rows, and its time index."""
+"""Replica whose state is only rows, with its time index."""
 
 import asyncio
 import struct
@@ -22,7 +22,7 @@ FOREVER = 1 << 60
 
 
 class RowsMachine:
-    """See `dledger.statemachine.StateMachine`; `pending_rows` is the state, by position."""
+    """State machine whose state is `pending_rows`, by position."""
 
     stretch_bytes = 1024
 
@@ -47,7 +47,7 @@ class RowsMachine:
         rows = [Row(*row) for row in ROW.iter_unpack(payload)] if kind in {ADD, GONE} else None
         if rows is None:
             return None
-        return RowChanges(added=rows) if kind == ADD else RowChanges(gone=[row[:2] for row in rows])
+        return RowChanges(added=rows) if kind == ADD else RowChanges(removed=[row[:2] for row in rows])
 
     def lowest(self) -> int | None:
         return min(self.pending_rows, default=None)
@@ -69,9 +69,9 @@ class RowsMachine:
             for kind, payload in iter_commands(entry.commands):
                 change = self.decode_command(kind, payload) or RowChanges()
                 added += change.added
-                gone += change.gone
+                gone += change.removed
                 self.pending_rows.update({row[1]: Row(*row) for row in change.added})
-                for _, position in change.gone:
+                for _, position in change.removed:
                     self.pending_rows.pop(position, None)
                 if kind == END:
                     (below,) = struct.unpack(">Q", payload)
@@ -91,7 +91,7 @@ class RowsMachine:
         yield msgspec.msgpack.encode(list(self.pending_rows.values()))
 
     def decode(self, *args):
-        """What two protocols call `decode`: of a snapshot, and of a command."""
+        """Decode a snapshot or a command. Two protocols have a method `decode`."""
         if isinstance(args[0], int):
             return self.decode_command(*args)
         meta, chunks = args
@@ -107,7 +107,7 @@ class RowsMachine:
     # ---------------------------------------------------------------- what tests do
 
     def write(self, commands: bytes, records: int = 0) -> int:
-        """One entry; returns where its records begin."""
+        """Write one entry and return the position of its records."""
         buffer = bytearray(commands)
         position = self.node.stage(records, lambda _: [bytes(records)] if records else [], commands=buffer)
         self.node.commit()
@@ -115,7 +115,7 @@ class RowsMachine:
         return position
 
     def add(self, dues: Sequence[int], size: int = 10) -> list[Row]:
-        """One entry with records that are due at these times."""
+        """Write one entry with records that are due at these times, and return their rows."""
         rows: list[Row] = []
         buffer = bytearray(encode_command(ADD, bytes(ROW.size * len(dues))))
 
@@ -128,8 +128,24 @@ class RowsMachine:
         self.node.commit()
         return rows
 
+    def filed(self, dues: Sequence[int]) -> list[Row]:
+        """Do as `add` does, and let the file follow."""
+        rows = self.add(dues)
+        self.settle()
+        return rows
+
+    def stop(self) -> None:
+        self.run(self.follower.close())
+
+    def start_and_stop(self) -> None:
+        async def life() -> None:
+            self.follower.start()
+            await self.follower.stop()
+
+        self.run(life())
+
     def end(self, rows: Sequence[Row]) -> None:
-        """One entry that says that these are gone."""
+        """Write one entry that says that these rows are gone."""
         self.write(encode_command(GONE, b"".join(ROW.pack(*row) for row in rows)))
 
     def end_below(self, position: int) -> None:
@@ -145,13 +161,13 @@ class RowsMachine:
         self.env.run_ready()
 
     def ask(self, before_ms: int = FOREVER, limit: int = 100) -> list[list[Row]]:
-        """Ask for due rows; the answer comes into the list."""
+        """Ask for due rows, and return the list that receives the answer."""
         answers: list[list[Row]] = []
         self.index.due(before_ms, limit, answers.append)
         return answers
 
     def due(self, before_ms: int = FOREVER, limit: int = 100) -> list[Row]:
-        """All that is due, as a job takes it."""
+        """Return everything that is due, with as many questions as a job needs."""
         found: list[Row] = []
         while True:
             answers = self.ask(before_ms, limit)
@@ -162,7 +178,7 @@ class RowsMachine:
 
 
 def replica(log: FakeLog | None = None, databases: MemoryDatabases | None = None, **settings) -> RowsMachine:
-    """One that leads."""
+    """Return a replica that leads."""
     machine = RowsMachine(log or FakeLog(SEGMENT_BYTES), databases or MemoryDatabases(), **settings)
     machine.node.start()
     machine.applied_position = machine.node.applied_position

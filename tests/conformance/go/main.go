@@ -73,7 +73,7 @@ var (
 	traced        = sync.OnceValues(func() (rocketmq.Producer, error) {
 		return startProducer("go-tracers", producer.WithTrace(traces()), producer.WithInstanceName("tracers"))
 	})
-	// Its messages go as they are, however large: the broker says what is too much.
+	// Sends bodies of any size uncompressed, so that the broker judges the size.
 	whole = sync.OnceValues(func() (rocketmq.Producer, error) {
 		return startProducer("go-whole", producer.WithCompressMsgBodyOverHowmuch(math.MaxInt),
 			producer.WithSendMsgTimeout(30*time.Second), producer.WithInstanceName("whole"))
@@ -186,7 +186,7 @@ func call(wanted request) (any, error) {
 	return nil, fmt.Errorf("no such call: %s", wanted.Call)
 }
 
-// The producer of a namespace, started at first use.
+// Returns the producer of a namespace, started at first use.
 func within(namespace string) (rocketmq.Producer, error) {
 	withinMade.Lock()
 	defer withinMade.Unlock()
@@ -204,7 +204,7 @@ func traces() *primitive.TraceConfig {
 	return &primitive.TraceConfig{Access: primitive.Local, NamesrvAddrs: nameServer}
 }
 
-// The producer of streams that name their retries, with the selector that producers have by default.
+// Returns the producer for streams that set their retries, with the default selector of producers.
 func selecting(retries int) (rocketmq.Producer, error) {
 	selectingMade.Lock()
 	defer selectingMade.Unlock()
@@ -224,7 +224,7 @@ func selecting(retries int) (rocketmq.Producer, error) {
 	return made, made.Start()
 }
 
-// signing is the account in the environment that clients sign for; an empty one signs nothing.
+// signing returns the environment's account for signatures. An empty account signs nothing.
 func signing() primitive.Credentials {
 	return primitive.Credentials{AccessKey: os.Getenv("DRIVER_ACCESS_KEY"), SecretKey: os.Getenv("DRIVER_SECRET")}
 }
@@ -274,7 +274,7 @@ func shown(sent *primitive.SendResult, err error) (any, error) {
 	}, nil
 }
 
-// Numbered messages one after the other, each until it is acknowledged.
+// Sends numbered messages one after the other, each until it is acknowledged.
 func stream(sender rocketmq.Producer, wanted request) int {
 	for number := 0; number < wanted.Count; number++ {
 		body := wanted.Prefix + strconv.Itoa(number)
@@ -327,7 +327,7 @@ func readyForTransactions(group string) (rocketmq.TransactionProducer, error) {
 		ends{},
 		producer.WithNameServer(nameServer),
 		producer.WithGroupName(group),
-		producer.WithInstanceName(group), // of producers that share an instance only the first hears of checks
+		producer.WithInstanceName(group), // if producers share an instance, only the first gets check-backs
 	)
 	if err == nil {
 		err = made.Start()
@@ -338,7 +338,7 @@ func readyForTransactions(group string) (rocketmq.TransactionProducer, error) {
 	return made, err
 }
 
-// A transaction ends as its body says: commit, rollback, unknown-commit or unknown-rollback.
+// Ends a transaction as its body says: commit, rollback, unknown-commit or unknown-rollback.
 type ends struct{}
 
 func (ends) ExecuteLocalTransaction(one *primitive.Message) primitive.LocalTransactionState {
@@ -360,7 +360,7 @@ func outcome(body []byte) primitive.LocalTransactionState {
 	return primitive.RollbackMessageState
 }
 
-// Replies to a message with its own text behind some other.
+// Replies to a message with a prefix and the message's own text.
 func reply(one *primitive.MessageExt, before string) error {
 	sender, err := ready()
 	if err != nil {
@@ -370,12 +370,12 @@ func reply(one *primitive.MessageExt, before string) error {
 	if err != nil {
 		return err
 	}
-	answer.Body = append([]byte(before), one.Body...) // what it is given it takes for properties
+	answer.Body = append([]byte(before), one.Body...) // CreateReplyMessage takes a body for properties
 	_, err = sender.SendSync(context.Background(), answer)
 	return err
 }
 
-// A push consumer that says what it receives; it fails for a body as often as `fails` says.
+// Starts a push consumer that reports its messages, and fails for a body as often as `fails` says.
 func push(wanted request) error {
 	from := consumer.ConsumeFromFirstOffset
 	if wanted.FromLast {
@@ -452,7 +452,7 @@ func push(wanted request) error {
 	return made.Start()
 }
 
-// Bodies of as many messages as are wanted, or that came in time, which are then committed.
+// Returns the bodies of the wanted number of messages, or of those that came in time, and commits them.
 func litePull(wanted request) (any, error) {
 	made, err := rocketmq.NewPullConsumer(
 		consumer.WithCredentials(signing()),

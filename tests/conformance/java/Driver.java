@@ -65,7 +65,7 @@ public class Driver {
         Runtime.getRuntime().halt(0);
     }
 
-    // What has a client sign for the account in the environment; null without one.
+    // Returns the hook that signs for the account in the environment, or null without an account.
     static RPCHook signing() {
         String account = System.getenv("DRIVER_ACCESS_KEY");
         if (account == null) {
@@ -97,7 +97,7 @@ public class Driver {
                 return shown((wanted.getBooleanValue("trace") ? traced() : ready()).send(message(wanted)));
             case "view_trace":
                 return traces(wanted.getString("message_id"));
-            case "bound_tries": // of the 5.x line: a send may take longer than one try of it
+            case "bound_tries": // 5.x only: a send may take longer than one try
                 ready().setSendMsgTimeout(wanted.getIntValue("send_ms"));
                 ready().getClass().getMethod("setSendMsgMaxTimeoutPerRequest", int.class)
                     .invoke(ready(), wanted.getIntValue("try_ms"));
@@ -113,7 +113,7 @@ public class Driver {
                 } finally {
                     within.shutdown();
                 }
-            case "send_whole": // as it is, however large: the broker says what is too much
+            case "send_whole": // of any size, uncompressed, so that the broker judges the size
                 DefaultMQProducer whole = new DefaultMQProducer("java-whole");
                 patient(whole);
                 whole.setInstanceName("whole");
@@ -133,7 +133,7 @@ public class Driver {
                 ready().request(message(wanted), new RequestCallback() {
                     @Override
                     public void onSuccess(Message reply) {
-                        if (reply != null) { // 5.3.3 calls when the request is stored, too; its form that blocks gives up then
+                        if (reply != null) { // 5.3.3 also calls once the request is stored
                             answered.complete(reply);
                         }
                     }
@@ -198,7 +198,7 @@ public class Driver {
         }
     }
 
-    // What a method returns that takes texts, and that the 4.x line does not have.
+    // Returns the result of a method with text parameters that the 4.x line does not have.
     static Object reflected(Object object, String name, Object... texts) throws Exception {
         Class<?>[] types = new Class<?>[texts.length];
         Arrays.fill(types, String.class);
@@ -220,18 +220,18 @@ public class Driver {
         return producer;
     }
 
-    // On a busy machine a name server may take longer than the 3 s that a client waits while it starts.
+    // Raises the time limit of 3 s for a name server's answer during a start, too short on a busy machine.
     static void patient(ClientConfig made) {
         made.setNamesrvAddr(nameServer);
         made.setMqClientApiTimeout(15_000);
     }
 
-    // On a busy machine a new process loads its classes for longer than a first send may take.
+    // Loads classes, which takes longer on a busy machine than the time limit of a first send.
     static void warmUp(DefaultMQProducer made) {
         try {
             made.fetchPublishMessageQueues("TBW102");
         } catch (Exception error) {
-            // What is wrong the sends will say.
+            // The sends will report the error.
         }
     }
 
@@ -245,7 +245,7 @@ public class Driver {
         return tracer;
     }
 
-    // What `mqadmin queryMsgTraceById` reads: for each trace its type, group and outcome.
+    // Returns the traces as `mqadmin queryMsgTraceById` reads them, each with its type, group and outcome.
     static List<List<String>> traces(String messageId) throws Exception {
         List<List<String>> found = new ArrayList<>();
         for (MessageExt one : ready().queryMessage("RMQ_SYS_TRACE_TOPIC", messageId, 64, 0, Long.MAX_VALUE).getMessageList()) {
@@ -267,7 +267,7 @@ public class Driver {
         return transactions;
     }
 
-    // A transaction ends as its body says: commit, rollback, unknown-commit or unknown-rollback.
+    // Ends a transaction as its body says: commit, rollback, unknown-commit or unknown-rollback.
     static class Ends implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -338,7 +338,7 @@ public class Driver {
         return result.get();
     }
 
-    // Numbered messages one after the other, each until it is acknowledged.
+    // Sends numbered messages one after the other, each until it is acknowledged.
     static Object stream(JSONObject wanted) throws Exception {
         if (wanted.containsKey("per_request_ms")) { // the 4.x line has no such limit
             ready().getClass().getMethod("setSendMsgMaxTimeoutPerRequest", int.class)
@@ -375,7 +375,7 @@ public class Driver {
         return count;
     }
 
-    // Of a keyed stream each message's own body is its key; the client chooses the queue by that alone.
+    // In a keyed stream the body of a message is its key, by which the client chooses the queue.
     static SendResult sendOfStream(JSONObject wanted, Message made, String body) throws Exception {
         if (wanted.getBooleanValue("keyed")) {
             return ready().send(made, new SelectMessageQueueByHash(), body);
@@ -383,7 +383,7 @@ public class Driver {
         return wanted.getBooleanValue("asynchronous") ? sendAsync(made) : ready().send(made);
     }
 
-    // A push consumer that says what it receives; its listener fails for a body as often as `fails` says.
+    // Starts a push consumer that reports its messages, and fails for a body as often as `fails` says.
     static Object push(JSONObject wanted) throws Exception {
         String name = wanted.getString("name");
         DefaultMQPushConsumer made =
@@ -397,11 +397,11 @@ public class Driver {
         }
         made.setConsumeFromWhere(wanted.getBooleanValue("from_last")
             ? ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET : ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        if (wanted.getBooleanValue("assigned")) { // brokers assign its queues, which the 4.x line cannot have
+        if (wanted.getBooleanValue("assigned")) { // by brokers, which the 4.x line does not support
             made.getClass().getMethod("setClientRebalance", boolean.class).invoke(made, false);
         }
         if (wanted.getBooleanValue("broadcast")) {
-            made.setMessageModel(made.getMessageModel().valueOf("BROADCASTING")); // its package is another in 4.x
+            made.setMessageModel(made.getMessageModel().valueOf("BROADCASTING")); // in another package in 4.x
         }
         if (wanted.containsKey("sql")) {
             made.subscribe(wanted.getString("topic"), MessageSelector.bySql(wanted.getString("sql")));
@@ -429,7 +429,7 @@ public class Driver {
         return null;
     }
 
-    // Replies to each with its own text behind some other; false if that failed.
+    // Replies to each message with a prefix and the message's own text. Returns false if that failed.
     static boolean replied(List<MessageExt> messages, String before) {
         try {
             for (MessageExt one : messages) {
@@ -442,7 +442,7 @@ public class Driver {
         }
     }
 
-    // Says what was received; false if it is to fail.
+    // Reports received messages. Returns false if the listener must fail.
     static boolean received(String name, List<MessageExt> messages, Map<String, Integer> left) {
         boolean handled = true;
         for (MessageExt one : messages) {
@@ -461,7 +461,7 @@ public class Driver {
         return handled;
     }
 
-    // What a lite pull consumer reads until it has `count` messages, in the order of the polls.
+    // Returns the bodies that a lite pull consumer reads until it has `count` messages, in the order of the polls.
     static Object litePull(String group, String topic, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         patient(consumer);

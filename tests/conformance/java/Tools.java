@@ -53,13 +53,13 @@ public class Tools {
         command.join(seconds * 1000);
         if (command.isAlive()) {
             command.interrupt();
-            command.join(seconds * 1000); // what it says of that is its own, not the next one's
+            command.join(seconds * 1000); // its last output must not mix with the next command's
             captured.println("(still runs after " + seconds + " s)");
         }
         return written.toString("UTF-8");
     }
 
-    // A command keeps the client that it has shut down, and would use it again: each run gets commands of its own.
+    // Removes all commands, so that each run gets new ones: a command would reuse the client that it has shut down.
     static void forgetCommands() throws Exception {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {

@@ -32,8 +32,8 @@ function pause(milliseconds) {
   return new Promise(resolve => setTimeout(resolve, milliseconds));
 }
 
-// The producer of a namespace, started at first use. Messages of a whole one go as they are, however large: the broker
-// says what is too much.
+// Returns the producer of a namespace, started at first use. With `whole` it sends bodies of any size uncompressed, so
+// that the broker judges the size.
 async function readyProducer(namespace = '', whole = false) {
   const name = `${namespace} ${whole}`;
   if (!producers.has(name)) {
@@ -75,7 +75,7 @@ const calls = {
     return calls.send({ ...wanted, whole: true });
   },
 
-  // Numbered messages one after the other, each until it is acknowledged.
+  // Sends numbered messages one after the other, each until it is acknowledged.
   async stream({ topic, prefix, count, pause_ms }) {
     const ready = await readyProducer();
     for (let number = 0; number < count; number++) {
@@ -104,7 +104,7 @@ const calls = {
     return null;
   },
 
-  // A push consumer that says what it receives, and cannot handle a body as often as `fails` says.
+  // Starts a push consumer that reports its messages, and fails for a body as often as `fails` says.
   async push({ name, group, topic, tag, fails, namespace, broadcast, from_last }) {
     const left = { ...fails };
     const made = new Consumer({
@@ -128,7 +128,7 @@ const calls = {
       });
       const body = received.body.toString();
       left[body] = (left[body] || 0) - 1;
-      // It looks at what a listener returns (ACTION_RETRY) at the first delivery only.
+      // The client evaluates a listener's result (ACTION_RETRY) only at the first delivery.
       if (left[body] >= 0) throw new Error(`cannot handle ${body}`);
     });
     await made.ready();

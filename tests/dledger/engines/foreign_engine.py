@@ -1,6 +1,6 @@
-"""Engine whose messages are of another kind than the native one's: whoever looks into them finds nothing that it knows.
+"""Engine whose messages have another type than the native engine's, so that code outside cannot look into them.
 
-It decides as the native engine does, and has no member that the boundary does not name.
+The engine decides as the native engine does. It has only the members that the boundary `Engine` names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARK = b"foreign "
 
 @dataclass(frozen=True)
 class Sealed:
-    """A message of the native engine, of which nothing is seen but what those may know who carry it."""
+    """Message of the native engine that shows only the fields that code outside the engine may read."""
 
     inside: Message
 
@@ -57,7 +57,7 @@ class SealedEntries:
 
 
 class ForeignEngine:
-    """A native core that speaks in sealed messages."""
+    """Native core that sends and takes sealed messages."""
 
     def __init__(self, start: EngineStart) -> None:
         object.__setattr__(self, "_core", start_core(start))
@@ -68,7 +68,7 @@ class ForeignEngine:
         return getattr(self._core, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in ("disk_used", "wall_ms", "healthy"):
+        if name not in ("disk_used", "wall_ms", "healthy", "first_position"):
             raise AttributeError(f"{name} is not set from outside")
         setattr(self._core, name, value)
 

@@ -1,4 +1,4 @@
-"""A stock `SyncObj` on a wire in memory, for tests of what it is and of what it does wrong."""
+"""A stock `SyncObj` on a wire in memory, for tests of its interface and of its faults."""
 
 from random import Random
 from typing import Any
@@ -29,7 +29,7 @@ class _NoPoller:
 
 
 class Stock:
-    """One replica, `a`, of a group whose other members say what a test has them say."""
+    """Replica `a` of a group. The test plays the other members."""
 
     def __init__(self, *others: str, batch_bytes: int = 1 << 16) -> None:
         self.now = 100.0
@@ -51,13 +51,13 @@ class Stock:
             self.wire._onNodeConnected(node)
 
     def hear(self, sender: str, **fields: object) -> list[dict[str, Any]]:
-        """Have it take a message in; returns what it says to the sender at once."""
+        """Deliver a message, and return the immediate answers to its sender."""
         self.wire.sent.clear()
         self.wire._onMessageReceived(self.nodes[sender], fields)
         return [message for to, message in self.wire.sent if to == sender]
 
     def follow(self, leader: str, term: int, prev: tuple[int, int], *entries: tuple[int, int], commit: int = 1) -> Any:
-        """Have it take entries (index, term) in that join one; returns its answer."""
+        """Deliver entries (index, term) that follow the entry `prev`, and return the answer."""
         said = self.hear(
             leader,
             type="append_entries",
@@ -70,14 +70,14 @@ class Stock:
         return said[-1]
 
     def tick(self, after_s: float = 0.0) -> list[tuple[str, dict[str, Any]]]:
-        """Let time pass; returns what it says."""
+        """Let time pass, and return the messages that the replica sends."""
         self.now += after_s
         self.wire.sent.clear()
         self.object.doTick(0.0)
         return list(self.wire.sent)
 
     def lead(self) -> None:
-        """Be elected."""
+        """Elect the replica."""
         self.tick(10.0)
         term = self.object.raftCurrentTerm
         for name in list(self.nodes)[: (len(self.nodes) + 1) // 2]:
@@ -85,14 +85,14 @@ class Stock:
         assert self.object._isLeader()
 
     def internal(self, name: str) -> Any:
-        """What a name stands for that only `SyncObj` itself should know."""
+        """Return the value of a private name of `SyncObj`."""
         return getattr(self.object, f"_SyncObj{name}" if name.startswith("__") else name)
 
     def set_internal(self, name: str, value: object) -> None:
-        """Have a name stand for something else."""
+        """Set the value of a private name of `SyncObj`."""
         setattr(self.object, f"_SyncObj{name}", value)
 
     @property
     def log(self) -> list[tuple[int, int]]:
-        """(index, term) of all entries."""
+        """Return (index, term) of all entries."""
         return [(index, term) for _, index, term in self.journal[:]]

@@ -1,52 +1,52 @@
-"""Bugs of the native engine, each of which breaks the promise beside it.
+"""Bugs of the native engine. Each of them breaks the promise beside it.
 
-Those that the simulator knows stand in `tests/sim/test_engine_suite.py`.
+The bugs that the simulator knows are in `tests/sim/test_engine_suite.py`.
 """
+
+from typing import Any
 
 import msgspec
 import pytest
-from common_breaks import Break, any_answer_ends_a_probe
+from common_breaks import (
+    Break,
+    a_truncation_keeps_what_was_durable,
+    any_answer_ends_a_probe,
+    anyone_hands_over,
+    instead_of,
+    who_led_hands_over,
+)
 
-from dledger.core.messages import AppendReply, TimeoutNow
+from dledger.core.messages import AppendReply
 from dledger.core.progress import Progress
 from dledger.core.raft import Raft
 from dledger.engines.native import NATIVE
-from dledger.invariants import InvariantError
-from dledger.testing.engine_suite import elections, replication, transfers
-from dledger.testing.engine_suite.groups import Promise
 from dledger.types import HardState, ReplicaId, Role
+from dledger_base.invariants import InvariantError
+from dledger_sim.engine_suite import elections, replication, transfers
+from dledger_sim.engine_suite.groups import Promise
 
 
-def _any_save_lets_messages_go(patch: pytest.MonkeyPatch) -> None:
-    def saved(one: Raft, state: HardState, now: float) -> None:
-        one._unsaved = False
-        real(one, state, now)
-
-    real = Raft.hard_state_saved
-    patch.setattr(Raft, "hard_state_saved", saved)
+@instead_of(Raft, "hard_state_saved")
+def _any_save_lets_messages_go(real: Any, one: Raft, state: HardState, now: float) -> None:
+    one._unsaved = False
+    real(one, state, now)
 
 
-def _any_save_is_one_of_the_own_vote(patch: pytest.MonkeyPatch) -> None:
-    def saved(one: Raft, state: HardState, now: float) -> None:
-        if state != (one.term, one.vote) and one.role is Role.CANDIDATE:
-            one._count_vote(one.me, now)
-        real(one, state, now)
-
-    real = Raft.hard_state_saved
-    patch.setattr(Raft, "hard_state_saved", saved)
+@instead_of(Raft, "hard_state_saved")
+def _any_save_is_one_of_the_own_vote(real: Any, one: Raft, state: HardState, now: float) -> None:
+    if state != (one.term, one.vote) and one.role is Role.CANDIDATE:
+        one._count_vote(one.me, now)
+    real(one, state, now)
 
 
-def _a_vote_is_forgotten_by_a_start(patch: pytest.MonkeyPatch) -> None:
-    def begin(one: Raft, *arguments: object, **named: object) -> None:
-        real(one, *arguments, **named)  # type: ignore[arg-type]
-        one.vote = None
-
-    real = Raft.__init__
-    patch.setattr(Raft, "__init__", begin)
+@instead_of(Raft, "__init__")
+def _a_vote_is_forgotten_by_a_start(real: Any, one: Raft, *arguments: object, **named: object) -> None:
+    real(one, *arguments, **named)
+    one.vote = None
 
 
 def _count_each(one: Raft, voter: ReplicaId) -> None:
-    """Count a vote that was counted as that of somebody else."""
+    """Count a voter's second vote as a vote of another voter."""
     if voter in one._votes:
         one._votes.add(next(other for other in one.table.membership.voters if other not in one._votes))
 
@@ -65,54 +65,18 @@ def _every_vote_is_counted(role: Role) -> Break:
     return broken
 
 
-def _every_save_is_a_vote(patch: pytest.MonkeyPatch) -> None:
-    def count(one: Raft, voter: ReplicaId, now: float) -> None:
-        if one.role is Role.CANDIDATE and voter == one.me:
-            _count_each(one, voter)
-        real(one, voter, now)
-
-    real = Raft._count_vote
-    patch.setattr(Raft, "_count_vote", count)
+@instead_of(Raft, "_count_vote")
+def _every_save_is_a_vote(real: Any, one: Raft, voter: ReplicaId, now: float) -> None:
+    if one.role is Role.CANDIDATE and voter == one.me:
+        _count_each(one, voter)
+    real(one, voter, now)
 
 
-def _anyone_hands_over(patch: pytest.MonkeyPatch) -> None:
-    def step(one: Raft, sender: ReplicaId, message: object, now: float, *entries: object) -> None:
-        if isinstance(message, TimeoutNow) and message.term == one.term and one.leader is not None:
-            sender = one.leader
-        real(one, sender, message, now, *entries)  # type: ignore[arg-type]
-
-    real = Raft.step
-    patch.setattr(Raft, "step", step)
-
-
-def _who_led_hands_over(patch: pytest.MonkeyPatch) -> None:
-    def step(one: Raft, sender: ReplicaId, message: object, now: float, *entries: object) -> None:
-        if isinstance(message, TimeoutNow) and message.term < one.term and one.leader is not None:
-            sender, message = one.leader, TimeoutNow(one.term)
-        real(one, sender, message, now, *entries)  # type: ignore[arg-type]
-
-    real = Raft.step
-    patch.setattr(Raft, "step", step)
-
-
-def _a_truncation_keeps_what_was_durable(patch: pytest.MonkeyPatch) -> None:
-    def truncate(one: Raft, index: int) -> None:
-        durable = one.durable_index
-        real(one, index)
-        one.durable_index = durable
-
-    real = Raft._truncate
-    patch.setattr(Raft, "_truncate", truncate)
-
-
-def _what_was_lost_counts_on(patch: pytest.MonkeyPatch) -> None:
-    def rejected(one: Progress, match_index: int, next_index: int) -> None:
-        counted = one.match_index
-        real(one, match_index, next_index)
-        one.match_index = counted
-
-    real = Progress.rejected
-    patch.setattr(Progress, "rejected", rejected)
+@instead_of(Progress, "note_rejected")
+def _what_was_lost_counts_on(real: Any, one: Progress, match_index: int, next_index: int) -> None:
+    counted = one.match_index
+    real(one, match_index, next_index)
+    one.match_index = counted
 
 
 def _what_was_lost_votes(patch: pytest.MonkeyPatch) -> None:
@@ -129,24 +93,26 @@ def _answers_claim_all_that_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 BREAKS: dict[Break, Promise] = {
-    _any_save_lets_messages_go: elections.a_save_counts_for_what_it_has_saved,
-    _any_save_is_one_of_the_own_vote: elections.an_own_vote_counts_in_the_term_that_was_saved,
-    _a_vote_is_forgotten_by_a_start: elections.nobody_votes_twice_in_a_term,
-    _every_vote_is_counted(Role.CANDIDATE): elections.votes_are_counted_by_voter,
-    _every_save_is_a_vote: elections.votes_are_counted_by_voter,
-    _every_vote_is_counted(Role.PRE_CANDIDATE): elections.a_promise_to_vote_is_counted_by_voter,
-    _anyone_hands_over: transfers.leadership_is_handed_over_by_its_holder_alone,
-    _who_led_hands_over: transfers.leadership_is_handed_over_by_its_holder_alone,
-    _a_truncation_keeps_what_was_durable: replication.a_truncation_takes_what_was_durable,
-    _what_was_lost_counts_on: replication.a_follower_counts_for_what_it_has_not_lost,
-    _what_was_lost_votes: replication.what_one_other_has_outlives_the_leader_that_loses_it,
-    _answers_claim_all_that_is_durable: replication.what_another_leader_brought_is_not_acknowledged,
-    any_answer_ends_a_probe: replication.who_lacks_nothing_that_is_gone_gets_no_snapshot,
+    _any_save_lets_messages_go: elections.save_counts_for_its_own_state_only,
+    _any_save_is_one_of_the_own_vote: elections.own_vote_counts_in_its_saved_term_only,
+    _a_vote_is_forgotten_by_a_start: elections.voter_votes_once_a_term,
+    _every_vote_is_counted(Role.CANDIDATE): elections.repeated_vote_counts_once,
+    _every_save_is_a_vote: elections.repeated_vote_counts_once,
+    _every_vote_is_counted(Role.PRE_CANDIDATE): elections.repeated_pre_vote_counts_once,
+    anyone_hands_over(Raft): transfers.member_campaigns_only_for_its_leaders_handover,
+    who_led_hands_over(Raft): transfers.member_campaigns_only_for_its_leaders_handover,
+    a_truncation_keeps_what_was_durable(Raft, "_truncate"): replication.entries_after_a_truncation_are_not_yet_durable,
+    _what_was_lost_counts_on: replication.follower_does_not_count_for_lost_entries,
+    _what_was_lost_votes: replication.entries_on_one_follower_survive_the_leaders_loss,
+    _answers_claim_all_that_is_durable: replication.entries_of_another_leader_are_not_acknowledged,
+    any_answer_ends_a_probe: replication.member_trimmed_beyond_the_leader_gets_no_snapshot,
 }
 
 
 @pytest.mark.parametrize(("broken", "promise"), BREAKS.items(), ids=lambda one: one.__name__.strip("_"))
-def test_with_it_a_promise_is_broken(monkeypatch: pytest.MonkeyPatch, broken: Break, promise: Promise) -> None:
+def test_a_broken_native_engine_violates_a_promise(
+    monkeypatch: pytest.MonkeyPatch, broken: Break, promise: Promise
+) -> None:
     broken(monkeypatch)
     with pytest.raises(InvariantError):
         promise(NATIVE)

@@ -1,10 +1,10 @@
-"""The native engine holds every promise of an engine, those that an engine may leave out included."""
+"""The native engine holds every promise of an engine, including the optional ones."""
 
 import pytest
 
 from dledger.engines.native import NATIVE
-from dledger.testing.engine_suite import MEMBERSHIP_PROMISES, PROMISES, TRANSFER_PROMISES
-from dledger.testing.engine_suite.groups import Promise
+from dledger_sim.engine_suite import MEMBERSHIP_PROMISES, PROMISES, TRANSFER_PROMISES
+from dledger_sim.engine_suite.groups import Promise
 
 ALL = (*PROMISES, *TRANSFER_PROMISES, *MEMBERSHIP_PROMISES)
 

@@ -1,6 +1,7 @@
-"""What stock PySyncObj loses data by, each as a short history, and that the engine around it does not.
+"""Stock PySyncObj loses data in these short histories. Some parts of the engine around it have promises of their own.
 
-If a history of the stock library ends otherwise with a newer version, what stands in its place can go.
+If a history of the stock library ends differently with a newer version, the engine's replacement can be removed. The
+suite of engines holds the promises that the stock library breaks, see `test_pysyncobj_breaks`.
 """
 
 import os
@@ -13,16 +14,16 @@ from stock_pysyncobj import Stock
 
 from dledger.consensus.effects import AppendEntries, SaveHardState, Truncate
 from dledger.consensus.peers import Mode
-from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, VoteReply
+from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply
 from dledger.engines.pysyncobj.journal import LogJournal
 from dledger.engines.pysyncobj.kind import PYSYNCOBJ
-from dledger.testing.engine_group import Envelope, entries, replica
-from dledger.testing.engine_suite.groups import brings_entries, group_of, led_by_a
-from dledger.types import EntryMeta, Membership, Role
+from dledger.types import EntryMeta, Membership
+from dledger_sim.engine_group import Envelope, entries, replica
+from dledger_sim.engine_suite.groups import brings_entries, group_of, led_by_a
 
 
-def test_stock_acknowledges_what_is_on_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor are term and vote."""
+def test_stock_pysyncobj_syncs_neither_log_nor_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stock PySyncObj syncs neither the log nor term and vote."""
 
     def synced(*_: object) -> None:
         raise AssertionError("a sync")
@@ -38,20 +39,8 @@ def test_stock_acknowledges_what_is_on_no_disk(tmp_path: Path, monkeypatch: pyte
     journal._destroy()
 
 
-def test_here_what_is_acknowledged_was_synced() -> None:
-    group = led_by_a(PYSYNCOBJ)
-    group.unsynced.add("b")
-    index = group.propose("a")
-    group.settle()
-    assert group.members["b"].last_index == index
-    assert group["a"].progress[replica("b")].match_index == index - 1
-    group.sync("b")
-    group.settle()
-    assert group["a"].progress[replica("b")].match_index == index
-
-
-def test_here_who_was_alone_has_committed_no_more_than_it_has_synced() -> None:
-    """What it has not synced needs a majority of those who vote now."""
+def test_a_lone_leader_commits_only_synced_entries() -> None:
+    """Entries that a lone leader has not synced need a majority of the present voters."""
     group = group_of(PYSYNCOBJ, "a", learners=["b"])
     group.pass_time(2.0)
     group.unsynced.add("a")
@@ -68,7 +57,7 @@ def test_here_who_was_alone_has_committed_no_more_than_it_has_synced() -> None:
     assert group["a"].commit_index == last + 1
 
 
-def test_stock_counts_a_vote_that_comes_twice_twice() -> None:
+def test_stock_pysyncobj_counts_a_repeated_vote_twice() -> None:
     stock = Stock("b", "c", "d", "e")
     stock.tick(10.0)
     for _ in range(2):
@@ -76,57 +65,22 @@ def test_stock_counts_a_vote_that_comes_twice_twice() -> None:
     assert stock.object._isLeader()
 
 
-def test_here_a_vote_counts_once() -> None:
-    group = group_of(PYSYNCOBJ, "a", "b", "c", "d", "e")
-    group.campaign("a")
-    term = group["a"].term + 1
-    for name in "bc":
-        group.send(name, "a", VoteReply(term, granted=True, pre=True))
-    assert group["a"].role is Role.CANDIDATE
-    for _ in range(3):
-        group.send("b", "a", VoteReply(term, granted=True))
-        group.send("stranger", "a", VoteReply(term, granted=True))
-    assert group["a"].role is Role.CANDIDATE
-    group.send("c", "a", VoteReply(term, granted=True))
-    assert group["a"].is_leader
-
-
-def test_stock_cuts_what_it_has_acknowledged_when_older_entries_come_again() -> None:
+def test_stock_pysyncobj_truncates_acknowledged_entries_on_a_repeated_append() -> None:
     stock = Stock("b", "c")
     assert stock.follow("b", 1, (1, 0), (2, 1), (3, 1), (4, 1))["next_node_idx"] == 5
     stock.follow("b", 1, (1, 0), (2, 1))
     assert stock.log[-1] == (2, 1), "3 and 4 were acknowledged, and may be committed by that"
 
 
-def test_here_entries_that_come_again_change_nothing() -> None:
-    group = led_by_a(PYSYNCOBJ)
-    metas = entries(1, 1, 1, first=1)
-    group.send("a", "b", Append(1, 0, 1, 0, 3), metas)
-    group.send("a", "b", Append(1, 0, 1, 0, 1), metas[:1])
-    assert group.members["b"].last_index == 3
-    assert group["b"].generation == 0
-
-
-def test_stock_commits_another_leaders_entries_when_a_dump_begins() -> None:
-    """As far as its own log goes, of which the leader knows nothing."""
+def test_stock_pysyncobj_commits_foreign_entries_when_a_dump_begins() -> None:
+    """The stock library commits up to the end of its own log. The new leader may not have these entries."""
     stock = Stock("b", "c")
     stock.follow("b", 1, (1, 0), (2, 1), (3, 1), (4, 1))
     stock.hear("c", type="append_entries", term=2, commit_index=4, serialized=None)
     assert stock.object.raftCommitIndex == 4
 
 
-def test_here_a_commit_is_learned_up_to_what_this_terms_leader_has_verified() -> None:
-    group = led_by_a(PYSYNCOBJ)
-    group.send("a", "b", Append(1, 0, 1, 0, 3), entries(1, 1, 1, first=1))
-    group.send("c", "b", Heartbeat(2, 3, 1))
-    assert group["b"].commit_index == 0
-    group.send("c", "b", Append(2, 0, 1, 0, 1), entries(2, first=1))
-    group.send("c", "b", Heartbeat(2, 3, 2))
-    assert group["b"].commit_index == 1
-    assert group.members["b"].terms == [1, 2]
-
-
-def test_stock_runs_what_a_message_holds(tmp_path: Path) -> None:
+def test_stock_pysyncobj_executes_pickled_code_of_a_message(tmp_path: Path) -> None:
     target = tmp_path / "made"
 
     class Made:
@@ -141,14 +95,18 @@ def test_stock_runs_what_a_message_holds(tmp_path: Path) -> None:
     assert target.is_dir()
 
 
-def test_stock_answers_no_leader_of_an_earlier_term() -> None:
-    """Which leads on as long as a majority acknowledges for other reasons, and whose log is not brought up to date."""
+def test_stock_pysyncobj_does_not_answer_a_leader_of_an_earlier_term() -> None:
+    """The stock library does not answer a leader of an earlier term.
+
+    That leader stays leader while a majority acknowledges for other reasons, and the log here is not brought up to
+    date.
+    """
     stock = Stock("b", "c")
     stock.hear("b", type="request_vote", term=5, last_log_index=1, last_log_term=0)
     assert stock.hear("c", type="append_entries", term=4, prevLogIdx=1, prevLogTerm=0, entries=[], commit_index=1) == []
 
 
-def test_here_a_leader_of_an_earlier_term_learns_of_the_later_one() -> None:
+def test_the_pysyncobj_engine_tells_an_old_leader_the_later_term() -> None:
     group = led_by_a(PYSYNCOBJ)
     group.send("c", "b", Heartbeat(5, 0, 1))
     (answer,) = group.send("a", "b", Heartbeat(1, 0, 9))
@@ -159,20 +117,8 @@ def test_here_a_leader_of_an_earlier_term_learns_of_the_later_one() -> None:
     assert not group["a"].is_leader
 
 
-def test_here_a_vote_leaves_once_it_is_durable() -> None:
-    group = group_of(PYSYNCOBJ)
-    group.auto_save = False
-    group.campaign("a")
-    for name in "bc":
-        group.send(name, "a", VoteReply(1, granted=True, pre=True))
-    assert not [sent for sent in group.wire if not getattr(sent.message, "pre", False)], "no vote is asked for yet"
-    assert group.members["a"].saves
-    group.save("a")
-    assert [sent.to for sent in group.wire if getattr(sent.message, "pre", True) is False] == ["b", "c"]
-
-
-def test_here_a_lagging_followers_window_is_bounded() -> None:
-    """`SyncObj` alone sends all it has, and again with every answer."""
+def test_the_pysyncobj_engine_limits_the_window_of_a_lagging_follower() -> None:
+    """`SyncObj` alone sends all its entries, and sends them again with every answer."""
     group = led_by_a(PYSYNCOBJ, one_entry_a_message=True)
     group.hold(lambda envelope: isinstance(envelope.message, AppendReply | HeartbeatReply) and envelope.sender == "c")
     size = 1 << 20
@@ -187,8 +133,8 @@ def test_here_a_lagging_followers_window_is_bounded() -> None:
     assert len([effect for effect in sent if effect.to == replica("c")]) == 4
 
 
-def test_effects_come_in_the_order_in_which_they_are_to_be_done() -> None:
-    """A truncation before what replaces it, term and vote before both."""
+def test_effects_are_ordered_hard_state_truncation_entries() -> None:
+    """The truncation comes before the replacing entries, and term and vote come before both."""
     group = led_by_a(PYSYNCOBJ)
     group.send("a", "b", Append(1, 0, 1, 0, 3), entries(1, 1, 1, first=1))
     engine, metas = group["b"], entries(2, 2, first=1)
@@ -198,10 +144,11 @@ def test_effects_come_in_the_order_in_which_they_are_to_be_done() -> None:
     assert positions == sorted(positions)
 
 
-def test_here_a_new_leader_does_not_look_at_each_entry_that_is_uncommitted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`SyncObj` would, with every answer: they commit at once when one of its own term does, and none before."""
+def test_a_new_pysyncobj_leader_does_not_scan_every_uncommitted_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`SyncObj` would look at each entry with every answer.
+
+    Yet all of them commit together, with the first entry of the leader's own term.
+    """
     group = led_by_a(PYSYNCOBJ)
     group.hold(lambda envelope: envelope.to == "a")
     uncommitted = 1000

@@ -1,4 +1,4 @@
-"""Real nodes with the engine around PySyncObj: they fail over, keep apart from others, and change their engine."""
+"""Real nodes with the engine around PySyncObj fail over, stay apart from other engines, and can change their engine."""
 
 from pathlib import Path
 
@@ -6,14 +6,16 @@ import msgspec
 import pytest
 
 from dledger.consensus.engine import EngineKind
+from dledger.engines import named
 from dledger.engines.named import engine_named
 from dledger.engines.native import NATIVE
 from dledger.engines.pysyncobj.engine import PySyncObjEngine
 from dledger.engines.pysyncobj.kind import PYSYNCOBJ
-from dledger.errors import ConfigError
+from dledger.errors import ConfigError, CorruptionError
 from dledger.store.disk import OsDisk
 from dledger.store.identity import read_identity, write_identity
 from dledger.types import ENGINES
+from tests.dledger.bad_sectors import BadSectors
 from tests.dledger.node_group import Group, until
 
 
@@ -26,14 +28,21 @@ def _convert(group: Group, engine: EngineKind, *ids: str) -> None:
     group.engine = engine
 
 
-def test_engines_have_the_names_by_which_they_are_found() -> None:
+def test_engines_are_found_by_their_names() -> None:
     assert [engine_named(name).name for name in ENGINES] == list(ENGINES)
     with pytest.raises(ConfigError, match="use one of 'native', 'pysyncobj'"):
         engine_named("raft")
 
 
+@pytest.mark.parametrize("found", ["0.3.9", "0.4.0", "none"])
+def test_another_version_of_the_library_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    monkeypatch.setattr(named, "pysyncobj_version", lambda: found)
+    with pytest.raises(ConfigError, match=f"from 0.3.17 on and below 0.4, {found} is installed"):
+        engine_named("pysyncobj")
+
+
 async def test_nodes_fail_over_and_go_on_with_another_engine_and_back(tmp_path: Path) -> None:
-    """Log, term, vote and snapshots are the same; nothing is lost and terms go on."""
+    """Log, term, vote and snapshots have the same format in both engines. Nothing is lost, and terms continue."""
     group = Group(tmp_path, engine=PYSYNCOBJ)
     terms = []
     try:
@@ -69,3 +78,20 @@ async def test_a_node_with_the_native_engine_gets_no_link(tmp_path: Path, caplog
         assert group.machines["n2"].count == 0
     finally:
         await group.stop()
+
+
+async def test_a_leader_whose_disk_loses_rewritten_bytes_hands_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sectors = BadSectors(monkeypatch)
+    sectors.heals = False
+    async with Group(tmp_path, engine=PYSYNCOBJ, snapshot_interval_ms=3_600_000) as group:
+        await group.append(60)
+        await group.settled()
+        leader = await group.leader()
+        sectors.add(group.home(leader.config.node_id) / "commitlog" / f"{0:020d}", 20_480)
+        with pytest.raises(CorruptionError):
+            await leader.read(20_480, 100)
+        await until(lambda: leader.replica.failure is not None)
+        assert not leader.replica.engine.is_leader
+        await group.append(1)

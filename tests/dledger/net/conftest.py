@@ -1,4 +1,4 @@
-"""Nodes on loopback whose receivers record what they are told, on both event loops."""
+"""Nodes on loopback whose receivers record all calls, on both event loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,16 +14,16 @@ from dledger.types import ReplicaId
 
 SECRET = b"a secret of the whole group"
 DEADLINE_S = 20.0
-"""Far longer than anything here takes: a test that reaches it has failed."""
+"""Time limit of a test, far above the time that any test needs."""
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every test here runs on both: brokers use uvloop, and the log alone needs only asyncio."""
+    """Run every test on both event loops: brokers use uvloop, and the log alone needs only asyncio."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 class Node:
-    """Links and everything their receiver was told, in order."""
+    """Links of a node, and all calls of their receiver in order."""
 
     def __init__(self, node_id: str, incarnation: str = "first") -> None:
         self.me = ReplicaId(node_id, incarnation)
@@ -37,20 +37,15 @@ class Node:
 
     async def start(self, peers: dict[str, Address], bind: Address = ("127.0.0.1", 0), **options: object) -> None:
         settings: dict[str, object] = {
-            "cluster": "test",
-            "group": "a",
-            "segment_bytes": 1 << 20,
-            "secret": SECRET,
-            "limits": LinkLimits(),
+            "cluster": "test", "group": "a", "segment_bytes": 1 << 20, "secret": SECRET, "limits": LinkLimits(),
             "codec": CODEC,
-            **options,
-        }
-        self.links = Links(self.me, bind=bind, peers=peers, receiver=self, **settings)
+        }  # fmt: skip
+        self.links = Links(self.me, bind=bind, peers=peers, receiver=self, **{**settings, **options})
         self.links.on_dial_failed = self._record_dial_failure(self.links.on_dial_failed)
         await self.links.start()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that a callback makes true."""
+        """Wait until a callback makes a condition true."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 self._changed.clear()
@@ -87,7 +82,7 @@ class Node:
 
 
 class Group:
-    """Nodes that a test starts; all are stopped at its end."""
+    """Nodes that a test starts. All are stopped at its end."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -101,17 +96,22 @@ class Group:
 
     @staticmethod
     def free_address() -> Address:
-        """Where a node can listen that others have to know before it is started."""
+        """Return an address on which a node can listen, for tests that pass the address on before the start."""
         return "127.0.0.1", free_ports(1)[0]
 
-    async def pair(self, **options: object) -> tuple[Node, Node]:
-        """Nodes a and b, linked in both directions."""
+    async def pair(self, of_a: dict[str, object] | None = None, of_b: dict[str, object] | None = None, **options):
+        """Start nodes a and b, linked in both directions, with options of both and of each."""
         address = self.free_address()
-        a = await self.start("a", {"b": address}, **options)
-        b = await self.start("b", {"a": a.links.address}, bind=address, **options)
+        a = await self.start("a", {"b": address}, **options, **(of_a or {}))
+        b = await self.start("b", {"a": a.links.address}, bind=address, **options, **(of_b or {}))
+        await self.linked(a, b)
+        return a, b
+
+    @staticmethod
+    async def linked(a: Node, b: Node) -> None:
+        """Wait until nodes a and b are linked in both directions."""
         await a.until_connected("b")
         await b.until_connected("a")
-        return a, b
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The real environment: lanes keep order, results come back to the loop, and the clock can be shifted from outside."""
+"""The real environment: lanes keep order, and results return to the loop."""
 
 import asyncio
 import threading
@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 
 from dledger.environment import (
-    CLOCK_OFFSET_REREAD_S,
-    CLOCK_OFFSET_VARIABLE,
     COLD,
     FLUSH,
     HARD_STATE,
     MAX_COLD_BACKLOG,
     UNORDERED_THREADS,
     AsyncioEnvironment,
-    _ClockOffset,
 )
 from dledger.errors import BusyError
-from dledger.invariants import InvariantError
+from dledger_base.invariants import InvariantError
 
 
 @pytest.fixture
@@ -35,7 +32,7 @@ def outcome(environment, lane, work) -> asyncio.Future:
 
 
 @pytest.mark.parametrize("lane", [FLUSH, HARD_STATE])
-async def test_a_lane_of_one_thread_works_in_order_and_reports_in_order(environment, lane):
+async def test_a_lane_of_a_single_thread_reports_results_in_order(environment, lane):
     done = []
     threads = set()
     finished = asyncio.Event()
@@ -98,7 +95,7 @@ async def test_the_backlog_of_cold_reads_is_bounded(environment):
     assert await outcome(environment, COLD, lambda: "read") == "read"
 
 
-async def test_close_finishes_what_was_submitted_and_takes_no_more(environment):
+async def test_close_finishes_submitted_work_and_accepts_no_more(environment):
     done = []
     for number in range(10):
         environment.run_blocking(FLUSH, lambda number=number: done.append(number), lambda _: None)
@@ -129,42 +126,12 @@ async def test_timers_fire_in_order_unless_cancelled(environment):
     assert fired == ["sooner", "later"]
 
 
-async def test_the_clock_is_monotonic_and_randomness_is_one_source(environment):
-    assert environment.now() <= environment.now()
-    assert environment.random() is environment.random()
-
-
-def test_the_wall_clock_is_shifted_by_the_number_in_the_file(tmp_path, monkeypatch):
-    path = tmp_path / "offset"
-    path.write_text("-86400000\n")
-    loop = asyncio.new_event_loop()
-    plain = AsyncioEnvironment(loop)
-    monkeypatch.setenv(CLOCK_OFFSET_VARIABLE, str(path))
-    shifted = AsyncioEnvironment(loop)
-    before = plain.wall_ms()
-    there = shifted.wall_ms()
-    after = plain.wall_ms()
-    assert before <= there + 86_400_000 <= after
-    loop.close()
-
-
-def test_the_offset_is_read_again_but_not_for_every_call(tmp_path):
-    path = tmp_path / "offset"
-    offset = _ClockOffset(path)
-    assert offset.read_ms(0.0) == 0, "a missing file is no offset"
-    path.write_text("5")
-    assert offset.read_ms(CLOCK_OFFSET_REREAD_S / 2) == 0
-    assert offset.read_ms(CLOCK_OFFSET_REREAD_S) == 5
-    path.write_text("not a number")
-    assert offset.read_ms(3 * CLOCK_OFFSET_REREAD_S) == 5, "the last good one is kept"
-
-
-async def test_the_wait_for_a_core_is_what_the_kernel_counts_for_the_loops_thread(environment):
+async def test_the_wait_for_a_core_equals_the_kernels_count_for_the_loop_thread(environment):
     before = _waited_for_core_s()
     assert before <= environment.waited_for_core_s() <= _waited_for_core_s()
 
 
-async def test_where_nobody_counts_it_the_wait_for_a_core_is_0(environment, monkeypatch, tmp_path):
+async def test_the_wait_for_a_core_is_0_without_kernel_statistics(environment, monkeypatch, tmp_path):
     monkeypatch.setattr("dledger.environment._SCHEDULING_OF_THREAD", tmp_path / "schedstat")
     assert environment.waited_for_core_s() == 0
     (tmp_path / "schedstat").write_text("")

@@ -1,4 +1,4 @@
-"""Delivery on a link: whole, once and in order, and a slow reader costs bounded memory."""
+"""A link delivers messages whole, once and in order. A slow reader costs bounded memory."""
 
 import asyncio
 
@@ -44,7 +44,7 @@ async def test_data_carries_its_channel_number(group):
     assert b.data == [(a.me, 0, b"zero"), (a.me, 70_000, b"seventy thousand")]
 
 
-async def test_one_payload_object_goes_to_every_peer(group):
+async def test_a_payload_is_sent_to_every_peer_without_a_copy(group):
     a, b = await group.pair()
     c = await group.start("c", {"a": a.links.address})
     await a.until_connected("b", "c")
@@ -61,7 +61,7 @@ async def test_one_payload_object_goes_to_every_peer(group):
     await c.until(lambda: bool(c.messages))
 
 
-async def test_a_slow_reader_costs_bounded_memory_and_loses_only_what_was_refused(group):
+async def test_a_slow_reader_costs_limited_memory_and_loses_only_refused_sends(group):
     limits = LinkLimits(bulk_queue_bytes=3_000_000)
     a, b = await group.pair(limits=limits)
     reader = b.links._accepted["a", Lane.BULK]._transport

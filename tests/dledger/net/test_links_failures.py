@@ -1,4 +1,4 @@
-"""Links come back after a loss, stay apart from strangers, and one direction can be lost alone."""
+"""Links come back after a loss and refuse strangers. A loss of one direction leaves the other direction working."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,11 @@ from dledger.net.frames import FrameKind, FrameReader, encode_head
 from dledger.net.handshake import Handshake
 from dledger.net.settings import LinkLimits
 from dledger.types import Lane
+from dledger_base.secret import GroupSecrets
 
 
 class Proxy:
-    """Stands in one directed link; cut, it refuses and resets."""
+    """Proxy in one direction of a link, byte by byte. While it is cut, it refuses and resets connections."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -55,13 +56,21 @@ async def dial_port(address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:
-    """All that the node sends before it closes, however it closes."""
+    """Return everything that the node sends until the connection ends, in any way."""
     received = bytearray()
     async with asyncio.timeout(20):
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1000):
                 received += data
     return bytes(received)
+
+
+async def send_and_read_to_end(node, data: bytes) -> None:
+    """Dial a node as a stranger, say something, and wait for the end of the connection."""
+    reader, writer = await dial_port(node.links.address)
+    writer.write(data)
+    await read_to_end(reader)
+    writer.close()
 
 
 async def test_a_restarted_peer_is_found_and_known_by_its_new_incarnation(group):
@@ -71,8 +80,7 @@ async def test_a_restarted_peer_is_found_and_known_by_its_new_incarnation(group)
     await a.until(lambda: not a.connected)
     assert not a.links.send("b", Lane.CONTROL, Heartbeat(1, 1))
     c = await group.start("b", {"a": a.links.address}, bind=address, incarnation="second")
-    await a.until_connected("b")
-    await c.until_connected("a")
+    await group.linked(a, c)
     assert a.links.send("b", Lane.CONTROL, Heartbeat(1, 2))
     await c.until(lambda: bool(c.messages))
     assert a.events == [("connected", b.me), ("disconnected", b.me), ("connected", c.me)]
@@ -85,12 +93,11 @@ async def test_a_peer_that_dials_in_ends_the_pause_before_the_next_attempt(group
     a = await group.start("a", {"b": address}, limits=limits)
     await a.until(lambda: bool(a.dial_errors))
     b = await group.start("b", {"a": a.links.address}, bind=address)
-    await a.until_connected("b")
-    await b.until_connected("a")
+    await group.linked(a, b)
 
 
 @pytest.mark.parametrize("nowhere", [("a..b", 1), ("x" * 64, 1), ("127.0.0.1", 70_000)])
-async def test_what_is_no_address_is_dialled_again_like_any_other(group, nowhere):
+async def test_an_invalid_peer_address_is_dialled_again(group, nowhere):
     a = await group.start("a", {"b": nowhere})
     await a.until(lambda: len(a.dial_errors) > 2)
     assert not a.connected
@@ -111,7 +118,7 @@ async def test_a_receiver_that_raises_does_not_end_the_dialling(group, monkeypat
     monkeypatch.setattr(a, event, fail_once)
     for lost in (1, 2):
         b.links._accepted["a", Lane.CONTROL].end()
-        again = 1 + lost + (event == "on_connected")  # the first time it was told and raised, so it is told once more
+        again = 1 + lost + (event == "on_connected")  # the first call was recorded and then raised, so it is repeated
         await a.until(lambda again=again: a.events.count(("connected", b.me)) == again)
     assert failures == [b.me]
     assert a.links.counters.task_restarts == (event == "on_connected")
@@ -119,14 +126,13 @@ async def test_a_receiver_that_raises_does_not_end_the_dialling(group, monkeypat
     await b.until(lambda: bool(b.messages))
 
 
-async def test_one_direction_can_be_lost_alone(group):
+async def test_one_direction_of_a_link_can_be_lost_alone(group):
     address = group.free_address()
     a = await group.start("a", {"b": address})
     proxy = Proxy(a.links.address)
     await proxy.start()
     b = await group.start("b", {"a": proxy.address}, bind=address)
-    await a.until_connected("b")
-    await b.until_connected("a")
+    await group.linked(a, b)
     await proxy.cut()
     await b.until(lambda: not b.connected)
     assert not b.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
@@ -141,11 +147,11 @@ async def test_one_direction_can_be_lost_alone(group):
     await proxy.cut()
 
 
-async def test_losing_one_lane_loses_both(group):
+async def test_the_loss_of_a_lane_reconnects_both_lanes(group):
     a, b = await group.pair()
     b.links._accepted["a", Lane.CONTROL].end()
-    await a.until(lambda: ("disconnected", b.me) in a.events)
     await a.until(lambda: a.events.count(("connected", b.me)) == 2)
+    assert ("disconnected", b.me) in a.events
     assert a.links.send_data("b", 1, (b"again",))
     await b.until(lambda: bool(b.data))
     assert b.events == [("connected", a.me)], "what b dialled was never touched"
@@ -182,6 +188,21 @@ async def test_a_wrong_secret_never_connects_and_is_named_on_both_sides(group, c
     assert "all nodes of a group need the same secret" in caplog.text
 
 
+async def test_a_secret_is_changed_on_one_node_after_the_other_and_links_are_made_throughout(group):
+    old, new = b"the old secret of the group", b"the new secret of the group"
+    secrets = {"a": GroupSecrets(old), "b": GroupSecrets(old)}
+    a, b = await group.pair({"secret": secrets["a"]}, {"secret": secrets["b"]})
+    for accepted in ((old, new), (new, old), (new,)):
+        for changed in ("a", "b"):
+            secrets[changed].all = accepted
+            await group.linked(a, b)
+            for connection in list(a.links._accepted.values()):
+                connection.end()  # which has all lanes of both nodes dialled again
+            await b.until(lambda: not b.connected)
+    await b.until_connected("a")
+    assert a.links.counters.auth_failures == b.links.counters.auth_failures == 0
+
+
 @pytest.mark.parametrize(
     ("option", "text"),
     [
@@ -190,7 +211,7 @@ async def test_a_wrong_secret_never_connects_and_is_named_on_both_sides(group, c
         ({"segment_bytes": 4096}, "segment_bytes 4096 found, 1048576 expected"),
     ],
 )
-async def test_nodes_that_disagree_are_not_linked_and_say_so_once(group, caplog, option, text):
+async def test_nodes_that_disagree_are_not_linked_and_log_the_reason_once(group, caplog, option, text):
     caplog.set_level(logging.WARNING)
     a = await group.start("a")
     b = await group.start("b", {"a": a.links.address}, **option)
@@ -198,7 +219,7 @@ async def test_nodes_that_disagree_are_not_linked_and_say_so_once(group, caplog,
     assert not b.connected
     assert a.links.counters.rejected_hellos >= 3
     lines = [record.message for record in caplog.records]
-    assert sum(text in line and "closed the link" in line for line in lines) == 1
+    assert sum(text in line and "closed a connection" in line for line in lines) == 1
     assert sum(text in line and "cannot link to peer a" in line for line in lines) == 1
 
 
@@ -211,29 +232,19 @@ async def test_an_address_that_answers_as_another_node_is_refused(group, caplog)
     assert not any(peer.node_id == "c" for peer in b.connected)
 
 
-async def test_a_node_from_outside_the_configuration_is_dialled_at_the_address_it_names(group):
+async def test_an_unconfigured_node_is_dialled_at_its_advertised_address_also_once_it_moved(group):
     a = await group.start("a")
     b = await group.start("b", {"a": a.links.address}, advertise=None)
-    await a.until_connected("b")
-    await b.until_connected("a")
+    await group.linked(a, b)
     assert a.links.send("b", Lane.CONTROL, Heartbeat(1, 1))
     await b.until(lambda: bool(b.messages))
-
-
-async def test_a_learned_node_that_moves_is_dialled_where_it_is_now(group):
-    a = await group.start("a")
-    b = await group.start("b", {"a": a.links.address})
-    await a.until_connected("b")
     await b.links.stop()
     moved = await group.start("b", {"a": a.links.address}, incarnation="second")
     await a.until(lambda: moved.me in a.connected)
 
 
-async def test_a_configured_address_is_not_overruled_by_what_the_peer_says(group):
-    address = group.free_address()
-    a = await group.start("a", {"b": address})
-    b = await group.start("b", {"a": a.links.address}, bind=address, advertise=("127.0.0.1", 1))
-    await a.until_connected("b")
+async def test_a_configured_address_outranks_the_advertised_address(group):
+    a, b = await group.pair(of_b={"advertise": ("127.0.0.1", 1)})
     assert a.links._peers["b"].address == b.links.address
 
 
@@ -244,13 +255,13 @@ async def test_learned_nodes_are_bounded(group, caplog):
     await a.until_connected("b")
     c = await group.start("c", {"a": a.links.address})
     await c.until_connected("a")
-    assert "c#first dialled in and will not be sent to" in caplog.text
+    assert "c#first dialled in, and is sent nothing" in caplog.text
     assert c.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
     await a.until(lambda: bool(a.messages))
     await b.links.stop()
 
 
-async def test_a_learned_node_that_is_gone_is_dialled_no_more_and_makes_room_for_another_one(group):
+async def test_a_learned_node_that_left_is_forgotten_and_makes_room_for_another(group):
     a = await group.start("a", limits=LinkLimits(max_learned_peers=1))
     b = await group.start("b", {"a": a.links.address})
     await a.until_connected("b")
@@ -259,18 +270,6 @@ async def test_a_learned_node_that_is_gone_is_dialled_no_more_and_makes_room_for
     assert a.events == [("connected", b.me), ("disconnected", b.me)]
     await group.start("c", {"a": a.links.address})
     await a.until_connected("c")
-
-
-async def test_links_work_byte_by_byte(group):
-    a = await group.start("a")
-    proxy = Proxy(a.links.address)
-    await proxy.start()
-    b = await group.start("b", {"a": proxy.address})
-    await b.until_connected("a")
-    assert b.links.send_data("a", 7, (b"x" * 300,))
-    await a.until(lambda: bool(a.data))
-    assert a.data == [(b.me, 7, b"x" * 300)]
-    await proxy.cut()
 
 
 @pytest.mark.parametrize(
@@ -283,12 +282,9 @@ async def test_links_work_byte_by_byte(group):
         b"\x7f\0\0\0\7\0\0\0",
     ],
 )
-async def test_garbage_is_answered_by_a_close_and_others_do_not_notice(group, garbage):
+async def test_garbage_closes_its_connection_and_affects_no_other_link(group, garbage):
     a, b = await group.pair()
-    reader, writer = await dial_port(a.links.address)
-    writer.write(garbage)
-    await read_to_end(reader)
-    writer.close()
+    await send_and_read_to_end(a, garbage)
     assert a.links.counters.protocol_errors == 1
     assert b.links.send("a", Lane.CONTROL, Heartbeat(1, 1))
     await a.until(lambda: bool(a.messages))
@@ -299,9 +295,7 @@ async def test_garbage_is_answered_by_a_close_and_others_do_not_notice(group, ga
 async def test_a_stranger_that_says_nothing_is_closed(group, caplog):
     caplog.set_level(logging.WARNING)
     a = await group.start("a", limits=LinkLimits(handshake_timeout_s=0.01))
-    reader, writer = await dial_port(a.links.address)
-    await read_to_end(reader)
-    writer.close()
+    await send_and_read_to_end(a, b"")
     assert "not finished within 0.01 s" in caplog.text
     assert a.links.counters.protocol_errors == 1
 
@@ -310,47 +304,54 @@ PATIENT = LinkLimits(max_strangers=4, handshake_timeout_s=3600)
 
 
 async def dial_greeted(address, host="127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stranger's connection that the node has taken."""
+    """Open a stranger's connection, and wait until the node has accepted it."""
     reader, writer = await asyncio.open_connection(*address, local_addr=(host, 0))
     await reader.readexactly(8)
     return reader, writer
 
 
-async def test_one_stranger_too_many_takes_the_place_of_the_oldest(group, caplog):
+@contextlib.asynccontextmanager
+async def strangers_of(node, *hosts):
+    """Hold a stranger's connection from each host to a node, which has accepted all of them."""
+    held = [await dial_greeted(node.links.address, host) for host in hosts]
+    yield held
+    for _, writer in held:
+        writer.close()
+
+
+async def test_many_broken_connections_write_few_log_lines(group, caplog):
     caplog.set_level(logging.WARNING)
     a = await group.start("a", limits=PATIENT)
-    held = [await dial_greeted(a.links.address) for _ in range(5)]
-    assert await read_to_end(held[0][0])
-    assert len(a.links._strangers) == 4
-    assert a.links.counters.refused_strangers == 1
-    assert "connections from 127.0.0.1 are closed before their handshakes are finished: there are 4" in caplog.text
-    for _, writer in held:
-        writer.close()
+    for number in range(60):
+        async with strangers_of(a, "127.0.0.1") as [(reader, writer)]:
+            writer.write(((1 << 20) + number).to_bytes(4, "big") + b"\2\0\0\1")
+            assert await read_to_end(reader)
+    assert a.links.counters.protocol_errors == 60
+    assert caplog.text.count("closed a connection from 127.0.0.1: frame of") == 1
 
 
-async def test_a_flood_from_one_host_displaces_nobody_from_another(group):
+async def test_a_stranger_above_the_limit_replaces_the_oldest_stranger(group, caplog):
+    caplog.set_level(logging.WARNING)
     a = await group.start("a", limits=PATIENT)
-    first = await dial_greeted(a.links.address)
-    flood = [await dial_greeted(a.links.address, "127.0.0.2") for _ in range(20)]
-    assert a.links.counters.refused_strangers == 17
-    hosts = [connection.remote_host for connection in a.links._strangers]
-    assert hosts == ["127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.2"]
-    for _, writer in (first, *flood):
-        writer.close()
+    async with strangers_of(a, *["127.0.0.1"] * 5) as held:
+        assert await read_to_end(held[0][0])
+        assert len(a.links._strangers) == 4
+        assert a.links.counters.refused_strangers == 1
+        assert "connections from 127.0.0.1 are closed before their handshakes are finished: 4 are" in caplog.text
 
 
-async def test_idle_strangers_keep_no_node_out(group):
+async def test_a_flood_from_a_host_displaces_no_stranger_of_another_host_and_keeps_no_node_out(group):
     a = await group.start("a", limits=PATIENT)
-    held = [await dial_greeted(a.links.address) for _ in range(8)]
-    b = await group.start("b", {"a": a.links.address}, limits=PATIENT)
-    await a.until_connected("b")
-    await b.until_connected("a")
-    assert not b.dial_errors
-    for _, writer in held:
-        writer.close()
+    async with strangers_of(a, "127.0.0.1", *["127.0.0.2"] * 20):
+        assert a.links.counters.refused_strangers == 17
+        hosts = [connection.remote_host for connection in a.links._strangers]
+        assert hosts == ["127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.2"]
+        b = await group.start("b", {"a": a.links.address}, limits=PATIENT)
+        await group.linked(a, b)
+        assert not b.dial_errors
 
 
-async def test_strangers_that_come_back_whenever_they_are_closed_keep_no_node_out(group):
+async def test_reconnecting_strangers_keep_no_node_out(group):
     a = await group.start("a", limits=LinkLimits(max_strangers=16, handshake_timeout_s=3600))
     address, comings = a.links.address, asyncio.Semaphore(0)
 
@@ -365,8 +366,7 @@ async def test_strangers_that_come_back_whenever_they_are_closed_keep_no_node_ou
     for _ in range(2 * len(strangers)):
         await comings.acquire()
     b = await group.start("b", {"a": address})
-    await a.until_connected("b")
-    await b.until_connected("a")
+    await group.linked(a, b)
     for stranger in strangers:
         stranger.cancel()
     await asyncio.gather(*strangers, return_exceptions=True)
@@ -375,7 +375,7 @@ async def test_strangers_that_come_back_whenever_they_are_closed_keep_no_node_ou
 async def test_data_before_both_lanes_are_open_is_a_protocol_error(group):
     a = await group.start("a", peers={"b": ("127.0.0.1", 1)})
     hello = msgspec.structs.replace(a.links._context.hello, node_id="b", lane=Lane.BULK)
-    handshake = Handshake.dial(hello, a.links._secret, bytes(32), "a")
+    handshake = Handshake.dial(hello, a.links._secrets.first, bytes(32), "a")
     reader, writer = await dial_port(a.links.address)
     frames = FrameReader()
     while handshake.peer is None:
@@ -391,24 +391,19 @@ async def test_data_before_both_lanes_are_open_is_a_protocol_error(group):
     assert a.links.counters.protocol_errors == 1
 
 
-async def test_a_port_in_use_is_a_configuration_error_that_names_it(group):
-    a = await group.start("a")
-    with pytest.raises(ConfigError, match=f"127.0.0.1:{a.links.address[1]}.*in use"):
-        await group.start("b", bind=a.links.address)
+async def test_an_unusable_address_or_a_short_secret_is_a_configuration_error(group):
+    address = (await group.start("a")).links.address
+    for options, text in (
+        ({"bind": address}, f"127.0.0.1:{address[1]}.*in use"),
+        ({"bind": ("nowhere.invalid", 1)}, r"nowhere\.invalid:1"),
+        ({"secret": b"short"}, "5 bytes"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            await group.start("b", **options)
 
 
-async def test_an_address_that_resolves_to_nothing_is_a_configuration_error(group):
-    with pytest.raises(ConfigError, match=r"nowhere\.invalid:1"):
-        await group.start("b", bind=("nowhere.invalid", 1))
-
-
-async def test_a_short_secret_is_a_configuration_error(group):
-    with pytest.raises(ConfigError, match="5 bytes"):
-        await group.start("a", secret=b"short")
-
-
-async def test_an_attempt_that_is_given_up_just_when_it_succeeds_holds_up_no_stop(group, monkeypatch):
-    """uvloop closes a connection that is made while its attempt is cancelled, and tells nobody."""
+async def test_a_dial_cancelled_as_the_connection_opens_does_not_delay_a_stop(group, monkeypatch):
+    """uvloop closes a connection that opens while its attempt is cancelled, without any callback."""
     made = asyncio.get_running_loop().create_future()
     connection_made = PeerConnection.connection_made
 
@@ -439,8 +434,8 @@ async def test_nothing_is_called_after_stop(group):
     assert not a.messages
 
 
-async def test_a_dial_that_reaches_only_itself_is_no_link(group):
-    # A connection from a port to the same port is what TCP makes of dialling a free local port often enough.
+async def test_a_connection_to_itself_is_refused(group):
+    # After enough dials to a free local port, TCP connects the port to itself.
     class Owner:
         def __init__(self) -> None:
             self.errors: list[Exception | None] = []

@@ -1,17 +1,21 @@
-"""With TLS on the peer port everything is as without, and who speaks no TLS is a stranger.
+"""With TLS the peer port works as without. A node that speaks no TLS is a stranger.
 
-`loopback.pem` is a self-signed certificate for 127.0.0.1 and its key, good for a hundred years and for nothing else.
+`loopback.pem` is a self-signed certificate for 127.0.0.1 and its key, valid for a hundred years, for these tests only.
 """
 
 import ssl
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from dledger.core.messages import Append, Heartbeat
+from dledger.net.connection import certified_names
 from dledger.net.settings import LinkLimits, PeerTls
-from dledger.net.tls import TlsContext, TlsFiles
 from dledger.types import Lane
+from dledger_base.issuing import Authority
+from dledger_base.tls import TlsContext, TlsFiles
 
 PEM = Path(__file__).with_name("loopback.pem")
 
@@ -23,7 +27,7 @@ def tls(tmp_path: Path) -> PeerTls:
 
 
 def private(tmp_path: Path) -> Path:
-    """The certificate with its key, as a file that only its owner can read."""
+    """Return the path of a copy of certificate and key that only its owner can read."""
     copy = tmp_path / "node.pem"
     copy.write_bytes(PEM.read_bytes())
     copy.chmod(0o600)
@@ -60,10 +64,49 @@ async def test_an_untrusted_certificate_is_kept_out(group, tls, caplog):
 
 
 async def test_a_node_without_a_certificate_is_kept_out(group, tls):
-    """Both ends show one: whoever dials first is told by an alert, after its own half of the handshake."""
+    """Both ends show a certificate.
+
+    The dialler learns of the refusal by an alert, after its own half of the handshake.
+    """
     a = await group.start("a", tls=tls)
     bare = PeerTls(tls.server, TlsContext.for_client(TlsFiles(authority=PEM)))
     b = await group.start("b", {"a": a.links.address}, tls=bare)
     await b.until(lambda: bool(b.dial_errors))
     assert not b.connected
     assert not a.connected
+
+
+async def test_with_tls_peer_names_a_certificate_must_name_its_node(group, tls, caplog):
+    """The certificate of these tests names no node id."""
+    bound = replace(tls, binds_names=True)
+    a = await group.start("a", tls=bound)
+    b = await group.start("b", {"a": a.links.address}, tls=tls)
+    c = await group.start("c", {"a": a.links.address}, tls=bound)
+    await b.until(lambda: bool(b.dial_errors))
+    await c.until(lambda: bool(c.dial_errors))
+    assert not a.connected
+    assert "one for node 'b' expected (tls_peer_names)" in caplog.text
+
+
+async def test_nodes_whose_certificates_name_them_are_linked(group, tmp_path):
+    authority = Authority("a test", timedelta(days=1))
+    trusted = tmp_path / "ca.pem"
+    trusted.write_bytes(authority.certificate)
+
+    def certified(name: str) -> PeerTls:
+        files = TlsFiles(tmp_path / f"{name}.pem", tmp_path / f"{name}-key.pem", trusted)
+        authority.issue(name, ["127.0.0.1"]).write(files.certificate, files.key)
+        server = TlsContext.for_server(files, ssl.CERT_REQUIRED)
+        return PeerTls(server, TlsContext.for_client(files), binds_names=True)
+
+    a, b = await group.pair({"tls": certified("a")}, {"tls": certified("b")})
+    assert a.me in b.connected
+
+
+def test_the_names_of_a_certificate_are_its_dns_names_and_common_name():
+    described = {
+        "subject": ((("organizationName", "x"),), (("commonName", "n0"),)),
+        "subjectAltName": (("DNS", "n1"), ("IP Address", "127.0.0.1")),
+    }
+    assert list(certified_names(described)) == ["n1", "n0"]
+    assert list(certified_names({"subject": ()})) == list(certified_names(None)) == []

@@ -1,10 +1,11 @@
-"""The handshake: only two holders of the secret, who mean each other, come through."""
+"""The handshake: only two nodes that hold the secret and dial each other's node id get through."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.net.belonging import Belonging
 from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
 from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
@@ -23,7 +24,7 @@ def cut(data: bytes) -> list[Frame]:
 
 
 def run(dialler: Handshake, acceptor: Handshake) -> list[bytes]:
-    """Carry bytes to and fro until neither side has more to say; returns all that was said."""
+    """Carry bytes between both sides until neither side answers, and return all of them."""
     said = []
     to_dialler, to_acceptor = acceptor.start(), dialler.start()
     while to_dialler or to_acceptor:
@@ -34,35 +35,52 @@ def run(dialler: Handshake, acceptor: Handshake) -> list[bytes]:
     return said
 
 
-def dial(hello: Hello = A, secret: bytes = SECRET, expected: str = "b") -> Handshake:
-    return Handshake.dial(hello, secret, b"d" * 32, expected)
+def dial(hello: Hello = A, secret: bytes = SECRET, expected: str = "b", **changes: object) -> Handshake:
+    return Handshake.dial(msgspec.structs.replace(hello, **changes), secret, b"d" * 32, expected)
 
 
-def accept(hello: Hello = B, secret: bytes = SECRET) -> Handshake:
-    return Handshake.accept(hello, secret, b"a" * 32)
+def accept(hello: Hello = B, secret: bytes = SECRET, *more: object, **options: object) -> Handshake:
+    return Handshake.accept(hello, secret, b"a" * 32, *more, **options)
 
 
-def test_two_holders_of_the_secret_learn_who_the_other_is():
+def challenged(version: int = 1) -> Frame:
+    return Frame(FrameKind.CHALLENGE, msgspec.msgpack.encode((version, b"n" * 32)), b"")
+
+
+def test_two_holders_of_the_secret_learn_each_others_identity():
     dialler, acceptor = dial(), accept()
     run(dialler, acceptor)
     assert acceptor.peer == A
     assert dialler.peer == msgspec.structs.replace(B, lane=Lane.BULK)
-    assert dialler.error is None
-    assert acceptor.error is None
+    assert dialler.error is acceptor.error is None
+    for side in (dialler, acceptor):
+        side.receive(Frame(FrameKind.HELLO, msgspec.msgpack.encode(A), b""))
+        assert isinstance(side.error, PeerProtocolError), "nothing is accepted after the end"
 
 
-def test_a_wrong_secret_is_refused_by_the_acceptor_who_has_proven_nothing():
+def test_an_acceptor_refuses_a_wrong_secret_before_any_hello():
     dialler, acceptor = dial(secret=b"another secret of a group"), accept()
     said = run(dialler, acceptor)
-    assert isinstance(acceptor.error, AuthenticationError)
-    assert isinstance(dialler.error, AuthenticationError)
+    for side in (dialler, acceptor):
+        assert isinstance(side.error, AuthenticationError)
+        assert side.peer is None
     assert "the secrets differ" in str(dialler.error)
     assert not any(frame.kind in {FrameKind.HELLO, FrameKind.WELCOME} for data in said for frame in cut(data))
-    assert dialler.peer is None
-    assert acceptor.peer is None
 
 
-def test_an_acceptor_without_the_secret_never_hears_who_dials():
+def test_an_acceptor_with_two_secrets_answers_with_the_proven_secret():
+    first, other = b"the newer secret of the two", b"the older secret of the two"
+    for secret in (first, other, SECRET):
+        dialler, acceptor = dial(secret=secret), accept(B, first, others=[other])
+        run(dialler, acceptor)
+        if secret is SECRET:
+            assert isinstance(acceptor.error, AuthenticationError)
+        else:
+            assert acceptor.peer == A
+            assert dialler.error is None
+
+
+def test_a_dialler_sends_no_hello_to_an_acceptor_without_the_secret():
     dialler = dial()
     dialler.receive(cut(accept().start())[0])
     forged = msgspec.msgpack.encode((b"", b"m" * 32))
@@ -73,12 +91,12 @@ def test_an_acceptor_without_the_secret_never_hears_who_dials():
 def test_a_proof_cannot_be_reflected():
     # An attacker without the secret dials a node back with that node's own challenge and proof.
     dialler = dial()
-    (proof,) = cut(dialler.receive(Frame(FrameKind.CHALLENGE, msgspec.msgpack.encode((1, b"n" * 32)), b"")))
+    (proof,) = cut(dialler.receive(challenged()))
     assert dialler.receive(proof) == b""
     assert isinstance(dialler.error, AuthenticationError)
 
 
-def test_a_recorded_proof_is_worth_nothing_to_another_challenge():
+def test_a_recorded_proof_is_refused_for_another_challenge():
     dialler = dial()
     (proof,) = cut(dialler.receive(cut(accept().start())[0]))
     later = Handshake.accept(B, SECRET, b"z" * 32)
@@ -97,8 +115,8 @@ def test_a_recorded_proof_is_worth_nothing_to_another_challenge():
         ({"engine": "other"}, "'other'", "'native'"),
     ],
 )
-def test_what_must_agree_is_named_with_both_values_on_both_sides(changed, found, expected):
-    dialler, acceptor = dial(msgspec.structs.replace(A, **changed)), accept()
+def test_a_handshake_mismatch_names_both_values_on_both_sides(changed, found, expected):
+    dialler, acceptor = dial(**changed), accept()
     run(dialler, acceptor)
     for side in (dialler, acceptor):
         assert isinstance(side.error, HelloRejectedError)
@@ -106,8 +124,46 @@ def test_what_must_agree_is_named_with_both_values_on_both_sides(changed, found,
         assert side.peer is None
 
 
-def test_versions_that_know_of_no_engines_and_the_native_one_understand_each_other():
-    older = msgspec.structs.astuple(A)[:-1]
+ONE, OTHER, RESCUED = "1" * 32, "2" * 32, "1" * 32 + ".2"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "refusal"),
+    [
+        (ONE, ONE, None),
+        ("", ONE, None),
+        (ONE, None, None),
+        (None, ONE, "group's log does not list a#a-1"),
+        (OTHER, ONE, f"group identity {OTHER} found, {ONE} expected: the group was founded twice"),
+        (ONE, RESCUED, "the group was rescued without the other node"),
+        (RESCUED, ONE, "the group was rescued without this node"),
+    ],
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_nodes_of_two_groups_of_one_name_are_told_apart_by_identity(theirs, mine, refusal, listed):
+    belonging = Belonging(mine)
+    belonging.lists = lambda replica: listed
+    dialler, acceptor = dial(group_id=theirs), accept(B, SECRET, belonging)
+    run(dialler, acceptor)
+    for side in (dialler, acceptor):
+        if refusal is None or (theirs is None and listed):
+            assert side.error is None
+        else:
+            assert refusal in str(side.error)
+
+
+def test_a_node_without_identity_accepts_only_its_first_group_and_its_rescues():
+    belonging = Belonging("")
+    heard = []
+    for theirs in (ONE, OTHER, None, RESCUED, ONE):
+        acceptor = accept(B, SECRET, belonging)
+        run(dial(group_id=theirs), acceptor)
+        heard.append(acceptor.error is None)
+    assert heard == [True, False, True, True, False]
+
+
+def test_hellos_are_compatible_with_versions_without_engines():
+    older = msgspec.structs.astuple(A)[:-2]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=Hello) == A
 
     class Older(msgspec.Struct, frozen=True, array_like=True):
@@ -124,23 +180,24 @@ def test_versions_that_know_of_no_engines_and_the_native_one_understand_each_oth
     assert msgspec.structs.astuple(msgspec.msgpack.decode(msgspec.msgpack.encode(A), type=Older)) == older
 
 
-def test_a_dialler_insists_on_the_node_it_meant():
-    dialler, acceptor = dial(expected="c"), accept()
-    run(dialler, acceptor)
-    assert isinstance(dialler.error, HelloRejectedError)
-    assert "node 'b' found, 'c' expected" in str(dialler.error)
-
-
-def test_two_nodes_of_one_name_are_not_linked():
-    dialler, acceptor = dial(expected="b"), accept(msgspec.structs.replace(B, node_id="a"))
-    run(dialler, acceptor)
-    assert isinstance(acceptor.error, HelloRejectedError)
-    assert "own id" in str(acceptor.error)
+@pytest.mark.parametrize(
+    ("dialler", "acceptor", "refuses", "text"),
+    [
+        (lambda: dial(expected="c"), accept, 0, "node 'b' found, 'c' expected"),
+        (dial, lambda: accept(msgspec.structs.replace(B, node_id="a")), 1, "own id"),
+    ],
+    ids=["another node", "the own name"],
+)
+def test_a_node_refuses_another_node_than_the_expected_and_one_of_its_own_name(dialler, acceptor, refuses, text):
+    sides = dialler(), acceptor()
+    run(*sides)
+    assert isinstance(sides[refuses].error, HelloRejectedError)
+    assert text in str(sides[refuses].error)
 
 
 def test_another_protocol_version_is_named():
     dialler = dial()
-    dialler.receive(Frame(FrameKind.CHALLENGE, msgspec.msgpack.encode((9, b"n" * 32)), b""))
+    dialler.receive(challenged(9))
     assert "version 9 found, 1 expected" in str(dialler.error)
 
 
@@ -156,14 +213,6 @@ def test_frames_out_of_turn_are_protocol_errors(side, kind):
         assert legal.name in str(handshake.error) or kind in {legal, FrameKind.REFUSED} or frame.payload
 
 
-def test_nothing_is_accepted_after_the_end():
-    dialler, acceptor = dial(), accept()
-    run(dialler, acceptor)
-    for side in (dialler, acceptor):
-        side.receive(Frame(FrameKind.HELLO, msgspec.msgpack.encode(A), b""))
-        assert isinstance(side.error, PeerProtocolError)
-
-
 @given(
     st.lists(st.builds(Frame, st.sampled_from(FrameKind).map(int), st.binary(max_size=100), st.just(b"")), max_size=4)
 )
@@ -177,15 +226,11 @@ def test_garbage_never_raises_and_never_passes(frames):
         assert side.peer is None
 
 
-def test_a_refusal_from_outside_is_quoted():
+def test_a_refusal_from_outside_is_quoted_and_the_own_fits_the_handshake_frame():
     dialler = dial()
     dialler.receive(Frame(FrameKind.REFUSED, msgspec.msgpack.encode(("evil\nline",)), b""))
     assert r"evil\nline" in str(dialler.error)
-
-
-def test_a_refusal_fits_the_handshake_frame():
-    long_name = "x" * 3000
-    dialler, acceptor = dial(msgspec.structs.replace(A, cluster=long_name)), accept()
+    dialler, acceptor = dial(cluster="x" * 3000), accept()
     run(dialler, acceptor)
     assert isinstance(dialler.error, HelloRejectedError)
     assert len(encode_head(FrameKind.REFUSED, str(dialler.error).encode())) < MAX_HANDSHAKE_FRAME_BYTES

@@ -1,15 +1,15 @@
-"""Requests over a data channel: in order, answered once, and honest about what is not known."""
+"""Requests over a data channel arrive in order and are answered once. An unknown outcome is reported as unknown."""
 
 import asyncio
 import random
 import struct
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
-from dledger.invariants import InvariantError
 from dledger.net import requests
 from dledger.net.errors import (
     PeerFailedError,
@@ -17,13 +17,15 @@ from dledger.net.errors import (
     PeerProtocolError,
     PeerTimeoutError,
     PeerUnavailableError,
-)
+)  # fmt: skip
 from dledger.net.requests import MAX_IN_FLIGHT, SWEEP_INTERVAL_S, RequestChannel
 from dledger.types import Lane, ReplicaId
+from dledger_base.invariants import InvariantError
+from dledger_base.telling import INTERVAL_S
 
 
 class Wire:
-    """Joins channels without a network: what one sends waits until the test delivers it."""
+    """Wire between channels without a network. A message waits until the test delivers it."""
 
     def __init__(self) -> None:
         self.ends: dict[str, End] = {}
@@ -31,7 +33,7 @@ class Wire:
         self.open = True
 
     def deliver(self) -> None:
-        """Carry everything that is under way, and what that causes to be sent."""
+        """Deliver all messages under way, and the messages that this causes."""
         while self.sent:
             sender, to, data = self.sent.pop(0)
             self.ends[to].listener.on_data(ReplicaId(sender, "first"), data)
@@ -58,7 +60,7 @@ class End:
 
 
 class Clock:
-    """An environment whose time passes when the test says so."""
+    """Environment whose clock the test moves."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -92,180 +94,177 @@ def refuse(sender, data, reply) -> None:
     raise AssertionError("nobody asks this side")
 
 
-def pair(handler) -> tuple[RequestChannel, RequestChannel, Wire, Clock]:
-    wire, clock = Wire(), Clock()
-    asker = RequestChannel(End(wire, "a"), 3, refuse, clock)
-    answerer = RequestChannel(End(wire, "b"), 3, handler, clock)
-    return asker, answerer, wire, clock
+class Pair:
+    """Two ends of a wire. Side a asks, side b answers, and `answers` are those that a was given."""
+
+    def __init__(self, handler=echo) -> None:
+        self.wire, self.clock = Wire(), Clock()
+        self.asker = RequestChannel(End(self.wire, "a"), 3, refuse, self.clock)
+        RequestChannel(End(self.wire, "b"), 3, handler, self.clock)
+        self.answers: list[object] = []
+
+    def ask(self, data: bytes = b"x", to: str = "b", timeout_s: float = 1.0) -> bool:
+        return self.asker.submit(to, data, self.answers.append, timeout_s)
+
+    @property
+    def kinds(self) -> list[type]:
+        return [type(answer) for answer in self.answers]
 
 
-def test_what_no_frame_can_carry_is_neither_sent_nor_waited_for(monkeypatch):
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def test_a_request_above_the_frame_limit_is_refused_unsent(pair, monkeypatch):
     monkeypatch.setattr(requests, "MAX_DATA_BYTES", 8)
-    answers = []
-    asker, _, wire, _ = pair(echo)
-    assert not asker.submit("b", b"123456789", answers.append, 1.0)
-    assert wire.sent == []
-    assert asker.submit("b", b"12345678", answers.append, 1.0)
-    wire.deliver()
-    (answer,) = answers
-    assert isinstance(answer, PeerFailedError), "the echo is larger than its sound"
+    assert not pair.ask(b"123456789")
+    assert pair.wire.sent == []
+    assert pair.ask(b"12345678")
+    pair.wire.deliver()
+    assert pair.kinds == [PeerFailedError], "the echo is larger than its sound"
+
+
+def test_requests_that_fail_again_and_again_are_one_line_of_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(requests, "MAX_DATA_BYTES", 8)
+
+    def fail(sender, data, reply):
+        if data == b"raise":
+            raise ValueError("no such thing")
+        reply(b"123456789")
+
+    pair = Pair(fail)
+    for data in (b"raise", b"long") * 100:
+        assert pair.ask(data)
+    pair.wire.deliver()
+    assert len(pair.answers) == 200
+    assert [text.split()[0] for text in caplog.messages] == ["event=request_failed", "event=answer_too_large"]
+    pair.clock.pass_time(INTERVAL_S)
+    pair.ask(b"raise")
+    pair.wire.deliver()
+    assert "error='no such thing' untold=198" in caplog.messages[-1]
 
 
 def test_answers_find_their_requests_in_any_order():
     held = []
-    asker, _, wire, _ = pair(lambda sender, data, reply: held.append((data, reply)))
+    pair = Pair(lambda sender, data, reply: held.append((data, reply)))
     answers = {}
     for number in range(5):
-        assert asker.submit("b", b"%d" % number, lambda answer, number=number: answers.update({number: answer}), 1.0)
-    wire.deliver()
+        answer = partial(answers.__setitem__, number)
+        assert pair.asker.submit("b", b"%d" % number, answer, 1.0)
+    pair.wire.deliver()
     assert [data for data, _ in held] == [b"0", b"1", b"2", b"3", b"4"], "requests arrive in order"
     for data, reply in reversed(held):
         reply(b"answer " + data)
-    wire.deliver()
+    pair.wire.deliver()
     assert answers == {number: b"answer %d" % number for number in range(5)}
-    assert asker.in_flight == 0
+    assert pair.asker.in_flight == 0
 
 
-def test_a_lost_link_leaves_the_outcome_unknown_and_others_alone():
-    asker, _, wire, _ = pair(echo)
-    End(wire, "c").open_channel(3, asker)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    asker.submit("c", b"y", answers.append, 1.0)
-    asker.on_lost("b")
-    assert len(answers) == 1
-    assert isinstance(answers[0], PeerGoneError)
-    assert asker.in_flight == 1
-    wire.sent = wire.sent[:1]
-    wire.deliver()
-    assert len(answers) == 1, "an answer that comes later is not reported again"
+def test_a_lost_link_leaves_the_outcome_unknown_and_others_alone(pair):
+    End(pair.wire, "c").open_channel(3, pair.asker)
+    pair.ask()
+    pair.ask(b"y", "c")
+    pair.asker.on_lost("b")
+    assert pair.kinds == [PeerGoneError]
+    assert pair.asker.in_flight == 1
+    pair.wire.sent = pair.wire.sent[:1]
+    pair.wire.deliver()
+    assert len(pair.answers) == 1, "an answer that comes later is not reported again"
+    pair.asker.close()
+    assert pair.kinds == [PeerGoneError] * 2, "a close ends all requests"
 
 
-def test_a_timeout_is_reported_once_and_not_before_it_is_due():
-    asker, _, wire, clock = pair(echo)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    asker.submit("b", b"y", answers.append, 9.0)
-    clock.pass_time(0.99)
-    assert not answers
-    clock.pass_time(0.01 + SWEEP_INTERVAL_S)
-    assert [type(answer) for answer in answers] == [PeerTimeoutError]
-    wire.deliver()
-    assert answers[1:] == [b"echo y"]
-    clock.pass_time(20)
-    assert len(answers) == 2
-    assert not clock.timers, "an idle channel has no timer"
+def test_a_timeout_is_reported_once_and_not_before_it_is_due(pair):
+    pair.ask()
+    pair.ask(b"y", timeout_s=9.0)
+    pair.clock.pass_time(0.99)
+    assert not pair.answers
+    pair.clock.pass_time(0.01 + SWEEP_INTERVAL_S)
+    assert pair.kinds == [PeerTimeoutError]
+    pair.wire.deliver()
+    assert pair.answers[1:] == [b"echo y"]
+    pair.clock.pass_time(20)
+    assert len(pair.answers) == 2
+    assert not pair.clock.timers, "an idle channel has no timer"
 
 
-def test_an_asker_that_raises_does_not_end_the_timeouts_of_others():
-    asker, _, _, clock = pair(echo)
-    answers = []
-
+def test_a_callback_that_raises_does_not_end_other_timeouts(pair):
     def fail(answer):
         raise KeyError("nobody expected that")
 
-    asker.submit("b", b"x", fail, 1.0)
-    asker.submit("b", b"y", answers.append, 9.0)
+    pair.asker.submit("b", b"x", fail, 1.0)
+    pair.ask(b"y", timeout_s=9.0)
     with pytest.raises(KeyError):
-        clock.pass_time(1.5)
-    clock.pass_time(10)
-    assert [type(answer) for answer in answers] == [PeerTimeoutError]
+        pair.clock.pass_time(1.5)
+    pair.clock.pass_time(10)
+    assert pair.kinds == [PeerTimeoutError]
 
 
-def test_what_cannot_be_sent_is_refused_and_never_answered():
-    asker, _, wire, _ = pair(echo)
-    wire.open = False
-    assert not asker.submit("b", b"x", pytest.fail, 1.0)
-    assert asker.in_flight == 0
-
-
-def test_requests_in_flight_are_bounded():
-    asker, _, wire, _ = pair(echo)
-    answers = []
+def test_requests_in_flight_are_bounded_and_none_is_taken_for_a_lost_link(pair):
     for _ in range(MAX_IN_FLIGHT):
-        assert asker.submit("b", b"", answers.append, 1.0)
-    assert not asker.submit("b", b"", pytest.fail, 1.0)
-    wire.deliver()
-    assert len(answers) == MAX_IN_FLIGHT
-    assert asker.submit("b", b"", answers.append, 1.0)
+        assert pair.ask(b"")
+    assert not pair.asker.submit("b", b"", pytest.fail, 1.0)
+    pair.wire.deliver()
+    assert len(pair.answers) == MAX_IN_FLIGHT
+    assert pair.ask(b"")
+    pair.wire.deliver()
+    pair.wire.open = False
+    assert not pair.asker.submit("b", b"x", pytest.fail, 1.0)
+    assert pair.asker.in_flight == 0
 
 
-def test_a_handler_that_fails_is_logged_and_answered(caplog):
-    def fail(sender, data, reply) -> None:
-        raise ValueError("broken")
+def raising(error: Exception):
+    def handler(sender, data, reply) -> None:
+        raise error
 
-    asker, _, wire, _ = pair(fail)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    wire.deliver()
-    assert isinstance(answers[0], PeerFailedError)
+    return handler
+
+
+def test_a_handler_that_fails_is_logged_and_answered_but_a_broken_invariant_is_no_answer(caplog):
+    pair = Pair(raising(ValueError("broken")))
+    pair.ask()
+    pair.wire.deliver()
+    assert pair.kinds == [PeerFailedError]
     assert "broken" in caplog.text
-
-
-def test_a_broken_invariant_is_not_an_answer():
-    def fail(sender, data, reply) -> None:
-        raise InvariantError("never")
-
-    asker, _, wire, _ = pair(fail)
-    asker.submit("b", b"x", pytest.fail, 1.0)
+    pair = Pair(raising(InvariantError("never")))
+    pair.ask()
     with pytest.raises(InvariantError):
-        wire.deliver()
+        pair.wire.deliver()
+    assert pair.answers == []
 
 
-def test_closing_fails_what_is_in_flight():
-    asker, _, _, _ = pair(echo)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    asker.close()
-    assert isinstance(answers[0], PeerGoneError)
-
-
-def test_a_second_answer_does_not_count():
+def test_only_the_first_answer_of_the_asked_node_counts():
     def twice(sender, data, reply) -> None:
         reply(b"first")
         reply(b"second")
 
-    asker, _, wire, _ = pair(twice)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    wire.deliver()
-    assert answers == [b"first"]
+    pair = Pair(twice)
+    pair.ask()
+    (_, _, request) = pair.wire.sent[0]
+    pair.asker.on_data(ReplicaId("c", "first"), b"\x01" + request[1:])
+    assert not pair.answers
+    pair.wire.deliver()
+    assert pair.answers == [b"first"]
 
 
-def test_only_the_asked_node_can_answer():
-    asker, _, wire, _ = pair(echo)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    (_, _, request) = wire.sent[0]
-    asker.on_data(ReplicaId("c", "first"), b"\x01" + request[1:])
-    assert not answers
-
-
-@pytest.mark.parametrize("data", [b"", b"\0" * 8])
-def test_short_data_is_a_protocol_error(data):
-    asker, _, _, _ = pair(echo)
-    with pytest.raises(PeerProtocolError):
-        asker.on_data(ReplicaId("b", "first"), data)
-
-
-def test_an_unknown_kind_is_a_protocol_error_that_harms_no_request():
-    asker, _, wire, _ = pair(echo)
-    answers = []
-    asker.submit("b", b"x", answers.append, 1.0)
-    request_id = struct.unpack_from(">Q", wire.sent[0][2], 1)[0]
-    with pytest.raises(PeerProtocolError, match="kind 9"):
-        asker.on_data(ReplicaId("b", "first"), struct.pack(">BQ", 9, request_id))
-    wire.deliver()
-    assert answers == [b"echo x"]
+def test_short_data_or_an_unknown_kind_is_a_protocol_error_that_harms_no_request(pair):
+    pair.ask()
+    request_id = struct.unpack_from(">Q", pair.wire.sent[0][2], 1)[0]
+    for data, text in ((b"", None), (b"\0" * 8, None), (struct.pack(">BQ", 9, request_id), "kind 9")):
+        with pytest.raises(PeerProtocolError, match=text):
+            pair.asker.on_data(ReplicaId("b", "first"), data)
+    pair.wire.deliver()
+    assert pair.answers == [b"echo x"]
 
 
 async def linked(group, handler) -> tuple:
-    """A channel on two real nodes; they have heard each other in both directions."""
+    """Return a channel on two real nodes that have heard each other in both directions."""
     a, b = await group.pair()
     environment = AsyncioEnvironment(asyncio.get_running_loop())
     asker = RequestChannel(a.links, 5, echo, environment)
     answerer = RequestChannel(b.links, 5, handler, environment)
-    # What opens the lanes travels ahead of this in each direction.
+    # The requests that open the lanes are sent before this data in each direction.
     assert a.links.send_data("b", 1, (b"",))
     assert b.links.send_data("a", 1, (b"",))
     await a.until(lambda: bool(a.data))

@@ -1,4 +1,4 @@
-"""Whoever answers at a peer's address and is no peer is named, in one line and before two seconds are over."""
+"""A server at a peer's address that is no peer is reported, in one line and within two seconds."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ PEM = Path(__file__).parent / "loopback.pem"
 
 @asynccontextmanager
 async def listening(answer, **options):
-    """A server of something else, with what each connection has said to it; yields its address and that."""
+    """Run a foreign server. Yield its address and the bytes that each connection has sent."""
     said = []
 
     async def serve(reader, writer):
@@ -75,10 +75,10 @@ def tls():
         (lambda _: b"", {}, r"^it takes connections and says nothing: no answer within 0\.05 s$"),
     ],
 )
-async def test_a_stranger_at_a_peers_address_is_asked_once_who_it_is(
+async def test_a_stranger_at_a_peers_address_is_asked_once_for_its_protocol(
     group, answer, options, named, caplog, monkeypatch
 ):
-    monkeypatch.setattr(dialling, "_LAST_WORDS_S", 0.05 if "says nothing: no answer" in named else 20)
+    monkeypatch.setattr(dialling, "_QUESTION_TIMEOUT_S", 0.05 if "says nothing: no answer" in named else 20)
     made = {name: make() for name, make in options.items()}
     async with listening(answer, **made) as (address, said):
         node = await group.start("a", {"b": address}, limits=SOON)
@@ -89,7 +89,7 @@ async def test_a_stranger_at_a_peers_address_is_asked_once_who_it_is(
         assert sum(bool(re.search(named, text)) for text in told) == 1
 
 
-async def test_a_peer_that_was_linked_before_is_not_asked_when_it_is_silent(group):
+async def test_a_silent_peer_that_was_linked_before_is_not_asked_for_its_protocol(group):
     a, b = await group.pair(limits=SOON)
     address = b.links.address
     await b.links.stop()
@@ -119,7 +119,7 @@ async def test_a_client_that_dials_a_peer_port_by_mistake_is_named(group, first,
     async with asyncio.timeout(20):
         await reader.read()
     writer.close()
-    [line] = [record.message for record in caplog.records if "closed the link" in record.message]
+    [line] = [record.message for record in caplog.records if "closed a connection" in record.message]
     assert f"it speaks {named}" in line
 
 
@@ -141,7 +141,7 @@ def test_a_strangers_protocol_is_told_from_its_first_bytes(first, protocol):
     assert protocol_of(first) == protocol
 
 
-def test_the_question_is_one_that_brokers_and_name_servers_read_and_lines_end_in():
+def test_the_protocol_question_is_a_remoting_frame_with_line_ends():
     assert speaker_of(QUESTION) is Speaker.REMOTING
     assert b"\r\n\r\n" in QUESTION
     assert protocol_of(QUESTION).startswith("RocketMQ")

@@ -1,4 +1,4 @@
-"""Syncs on a thread that is not Python's: the loop is told of them, and their files are given back at any end."""
+"""Syncs on a native thread: the loop learns their results, and their files are released in every case."""
 
 import asyncio
 import errno
@@ -7,14 +7,14 @@ import types
 
 import pytest
 
-from dledger import native_part
 from dledger.environment import AsyncioEnvironment
-from dledger.invariants import InvariantError
 from dledger.sync_lane import NativeSyncs
+from dledger_base import native_part
+from dledger_base.invariants import InvariantError
 
 
 class HandThread:
-    """A sync thread that syncs when the test says so."""
+    """Sync thread that syncs when the test says so."""
 
     def __init__(self) -> None:
         self.readable, self._told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -48,7 +48,7 @@ class HandThread:
 
 
 class Ticket:
-    """A sync that notes how it was done."""
+    """Sync that records how it ended."""
 
     def __init__(self, descriptors: tuple[int, ...] | None = (7,)) -> None:
         self.descriptors = descriptors
@@ -57,7 +57,7 @@ class Ticket:
     def run(self) -> None:
         self.happened.append("run")
 
-    def ended(self, error: OSError | None) -> None:
+    def finish(self, error: OSError | None) -> None:
         self.happened.append(error)
         if error is not None:
             raise ValueError("what the ticket makes of it") from error
@@ -77,51 +77,45 @@ async def environment(thread, monkeypatch):
     environment.close()
 
 
-async def test_a_sync_ends_on_the_loop_before_it_is_told(environment, thread):
-    ticket, told = Ticket((7, 9)), asyncio.get_running_loop().create_future()
+def begun(environment, descriptors=(7,)):
+    """Begin a sync, and return its ticket and the future of its result."""
+    ticket, told = Ticket(descriptors), asyncio.get_running_loop().create_future()
     environment.run_sync(ticket, lambda result: told.set_result((result, list(ticket.happened))))
+    return ticket, told
+
+
+async def test_a_sync_ticket_ends_before_its_result_is_reported_and_no_second_sync_runs_meanwhile(environment, thread):
+    ticket, told = begun(environment, (7, 9))
     assert thread.submitted == [[7, 9]]
     assert ticket.happened == []
+    with pytest.raises(InvariantError):
+        environment.run_sync(Ticket(), lambda _: None)
     thread.finish()
     assert await told == (None, [None])
 
 
-async def test_what_a_ticket_makes_of_a_failure_is_told(environment, thread):
-    ticket, told = Ticket(), asyncio.get_running_loop().create_future()
-    environment.run_sync(ticket, told.set_result)
+async def test_a_failed_sync_reports_the_error_that_its_ticket_returns(environment, thread):
+    ticket, told = begun(environment)
     thread.finish(errno.EIO)
-    assert isinstance(await told, ValueError)
+    assert isinstance((await told)[0], ValueError)
     assert [error.errno for error in ticket.happened] == [errno.EIO]
 
 
-async def test_a_sync_that_is_more_than_descriptors_runs_on_the_flush_lane(environment, thread):
-    ticket, told = Ticket(None), asyncio.get_running_loop().create_future()
-    environment.run_sync(ticket, told.set_result)
-    assert await told is None
-    assert (ticket.happened, thread.submitted) == (["run"], [])
-
-
-async def test_without_the_native_part_every_sync_runs_on_the_flush_lane(environment, thread):
-    environment.native = None
-    ticket, told = Ticket(), asyncio.get_running_loop().create_future()
-    environment.run_sync(ticket, told.set_result)
-    assert await told is None
-    assert (ticket.happened, thread.submitted) == (["run"], [])
-
-
-async def test_a_second_sync_is_refused_while_one_runs(environment, thread):
-    environment.run_sync(Ticket(), lambda _: None)
-    with pytest.raises(InvariantError):
-        environment.run_sync(Ticket(), lambda _: None)
+@pytest.mark.parametrize("native", [True, False])
+async def test_a_sync_without_plain_descriptors_or_the_native_part_runs_on_the_flush_lane(environment, thread, native):
+    if not native:
+        environment.native = None
+    _, told = begun(environment, None if native else (7,))
+    assert await told == (None, ["run"])
+    assert thread.submitted == []
 
 
 async def test_close_waits_for_the_sync_gives_its_files_back_and_tells(environment, thread):
-    ticket, told = Ticket(), asyncio.get_running_loop().create_future()
-    environment.run_sync(ticket, told.set_result)
+    ticket, told = begun(environment)
     environment.close()
     assert thread.closed
     assert ticket.happened == [None], "its files are given back before the log is closed"
-    assert await told is None
+    assert (await told)[0] is None
 
 
 def test_a_sync_that_outlives_the_loop_gives_its_files_back(thread):

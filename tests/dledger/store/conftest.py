@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from store_model import LoggedModel, make_identity
+from store_model import LoggedModel, make_identity, synced_log
 
 from dledger.store.disk import Disk, OsDisk
 from dledger.testing.disk import SimDisk
@@ -24,3 +24,13 @@ def sim_disk() -> SimDisk:
 def model(disk: Disk) -> LoggedModel:
     make_identity(disk)
     return LoggedModel(disk)
+
+
+@pytest.fixture
+def synced(disk: Disk) -> LoggedModel:
+    return synced_log(disk)
+
+
+@pytest.fixture
+def synced_sim(sim_disk: SimDisk) -> LoggedModel:
+    return synced_log(sim_disk)

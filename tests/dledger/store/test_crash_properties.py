@@ -1,5 +1,7 @@
-"""Crashes of a log store that is written, synced, truncated and trimmed: nothing synced is lost, what is left is a
-prefix of what was written, and what was truncated never comes back."""
+"""A log store that crashes amid writes, syncs, truncations and trims loses nothing that was synced.
+
+The rest is a prefix of what was written. Truncated entries never come back.
+"""
 
 import contextlib
 import random
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_model import SEGMENT_BYTES, LoggedModel
+from store_model import SEGMENT_BYTES, LoggedModel, failing_after, synced_log
 
 from dledger.errors import StorageError
 from dledger.format import HEADER_BYTES
@@ -19,17 +21,17 @@ from dledger.types import EntryKind
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_window():
-    """Most reads go to the index files, as they do in a log of millions of entries."""
+    """Shrink the window, so that most reads use the index files, as in a log of millions of entries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dledger.store.window.RECENT_ENTRIES", 6)
         patch.setattr("dledger.store.window.SLACK_ENTRIES", 2)
         patch.setattr("dledger.store.recovery.RECENT_ENTRIES", 6)
-        patch.setattr("dledger.store.log.INDEX_BATCH_ENTRIES", 4)  # what leaves the window is in the index files
+        patch.setattr("dledger.store.log.INDEX_BATCH_ENTRIES", 4)  # older entries are in the index files
         yield
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log on a simulated disk; `durable` is the highest index that a finished sync vouched for."""
+    """Log on a simulated disk. `durable` is the highest index that a finished sync covered."""
 
     @initialize()
     def begin(self):
@@ -82,8 +84,7 @@ class LogMachine(RuleBasedStateMachine):
         if position > self.model.log.first_position:
             before = [meta for meta, _ in self.model.entries if meta.position < position]
             self.floor = max(self.floor, before[-1].index)
-            self.model.snapshot(position)
-            self.model.trim(position)
+            self.model.trim_to(position)
 
     @rule(budget=st.integers(1, 3 * SEGMENT_BYTES))
     def prepare(self, budget: int):
@@ -159,134 +160,102 @@ def test_a_long_life_of_writes_truncations_trims_and_crashes(seed: int):
     life.log_is_what_was_written()
 
 
-def written_log(seed: int, synced: int, unsynced: int) -> tuple[SimDisk, LoggedModel]:
-    disk = SimDisk(random.Random(seed))
-    model = LoggedModel(disk)
-    model.fill(random.Random(seed), synced)
-    model.sync()
+def written_log(seed: int, synced: int, unsynced: int) -> LoggedModel:
+    model = synced_log(SimDisk(random.Random(seed)), synced, seed=seed)
     model.log.sync_mark()
     model.fill(random.Random(seed + 1), unsynced)
-    return disk, model
+    return model
 
 
-def test_the_log_ends_at_whatever_byte_was_torn():
-    disk, model = written_log(1, synced=8, unsynced=0)
-    model.append(b"torn" * 30)
-    meta = model.entries[-1][0]
-    path = f"commitlog/{meta.position // SEGMENT_BYTES * SEGMENT_BYTES:020d}"
-    start = meta.position % SEGMENT_BYTES
-    for size in range(meta.size):
-        disk, model = written_log(1, synced=8, unsynced=0)
-        model.append(b"torn" * 30)
-        file = disk.open(path)
-        file.pwrite(bytes(meta.size - size), start + size)
-        disk.kill()
-        recovery = model.open()
+def test_the_log_ends_before_an_entry_torn_at_any_byte():
+    size, torn = 1, 0
+    while torn < size:
+        model = written_log(1, synced=8, unsynced=0)
+        meta = model.append(b"torn" * 30)
+        size = meta.size
+        path = f"commitlog/{meta.position // SEGMENT_BYTES * SEGMENT_BYTES:020d}"
+        model.disk.open(path).pwrite(bytes(size - torn), meta.position % SEGMENT_BYTES + torn)
+        recovery = model.kill()
         assert recovery.last_index == meta.index - 1
         assert recovery.corrupt_ranges == []
         model.forget_from(meta.index)
         model.append(b"again", term=2)
         model.check()
+        torn += 1
 
 
 @settings(max_examples=80)
 @given(seed=st.integers(0, 1 << 32), cut=st.integers(0, 29))
-def test_a_hole_ends_the_log_and_what_followed_it_never_comes_back(seed: int, cut: int):
-    disk, model = written_log(3, synced=4, unsynced=30)
-    hole = model.entries[4 + cut][0]
-    file = disk.open(f"commitlog/{hole.position // SEGMENT_BYTES * SEGMENT_BYTES:020d}")
-    offset = hole.position % SEGMENT_BYTES + random.Random(seed).randrange(hole.size)
-    file.pwrite(bytes([file.pread(1, offset)[0] ^ 0x40]), offset)
-    disk.kill()
-    assert model.open().last_index == hole.index - 1
-    # The very bytes of the lost entry are written again: the entries behind it would join its chain.
-    lost = model.entries[hole.index]
+def test_a_hole_ends_the_log_and_entries_behind_the_hole_never_return(seed: int, cut: int):
+    model = written_log(3, synced=4, unsynced=30)
+    lost = model.entries[4 + cut]
+    hole = lost[0]
+    model.flip(hole.position + random.Random(seed).randrange(hole.size), bit=6)
+    assert model.kill().last_index == hole.index - 1
+    # Write the lost entry again with the same bytes: entries behind it would continue its chain.
     model.forget_from(hole.index)
-    model.write([lost[0]], lost[1])
-    model.entries.append(lost)
-    disk.kill()
-    model.open()
+    model.put(lost)
+    model.kill()
     model.check()
 
 
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=60)
-def test_what_a_truncation_dropped_never_comes_back(seed: int):
+def test_truncated_entries_never_come_back(seed: int):
     rng = random.Random(seed)
-    disk, model = written_log(seed, synced=20, unsynced=10)
+    model = written_log(seed, synced=20, unsynced=10)
     first = rng.randrange(30)
     kept = model.entries[first] if first < 29 else None
     model.truncate(first)
     if kept is not None and rng.random() < 0.5:
-        model.write([kept[0]], kept[1])
-        model.entries.append(kept)
-    disk.crash(rng)
+        model.put(kept)
+    model.sim.crash(rng)
     recovery = model.open()
     assert recovery.last_index <= first
     assert recovery.last_index >= first - 1 if first <= 20 else recovery.last_index >= 19
-    model.forget_from(recovery.last_index + 1)
-    model.check()
+    model.check_reopened(recovery)
 
 
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=60)
 def test_a_crash_during_recovery_changes_nothing(seed: int):
     rng = random.Random(seed)
-    disk, model = written_log(seed, synced=12, unsynced=12)
-    disk.crash(rng)
-    steps = rng.randrange(60)
-
-    def due(operation: str, path: str) -> bool:
-        nonlocal steps
-        steps -= operation != "pread"
-        return steps < 0
-
-    fault = disk.fail(due, once=False)
-    with contextlib.suppress(StorageError, OSError):
+    model = written_log(seed, synced=12, unsynced=12)
+    model.sim.crash(rng)
+    with contextlib.suppress(StorageError, OSError), failing_after(model.sim, rng.randrange(60)):
         model.open()
-    disk.faults.remove(fault)
-    disk.crash(rng)
-    recovery = model.open()
+    model.sim.crash(rng)
+    recovery = model.check_reopened(model.open())
     assert recovery.last_index >= 11
     assert recovery.corrupt_ranges == []
-    model.forget_from(recovery.last_index + 1)
-    model.check()
 
 
 def test_entries_that_fit_exactly_survive_a_crash_at_the_boundary():
     for left in (0, 8, HEADER_BYTES):
         for seed in range(20):
-            disk = SimDisk(random.Random(seed))
-            model = LoggedModel(disk)
+            model = LoggedModel(SimDisk(random.Random(seed)))
             model.append(bytes(SEGMENT_BYTES - HEADER_BYTES - left))
             model.sync()
             model.append(b"next")
-            disk.crash(random.Random(seed))
-            recovery = model.open()
+            recovery = model.check_reopened(model.crash(seed))
             assert recovery.last_index in {0, 1}
-            model.forget_from(recovery.last_index + 1)
             model.append(b"small", term=2)
             model.sync()
             model.check()
 
 
-def test_what_a_trim_removes_is_below_the_synced_mark(sim_disk: SimDisk):
-    model = LoggedModel(sim_disk)
-    model.fill(random.Random(1), 60)
-    model.sync()
-    model.snapshot(3 * SEGMENT_BYTES)
-    model.trim(3 * SEGMENT_BYTES)
+def test_a_trim_syncs_its_mark_before_it_removes_segments(synced_sim: LoggedModel):
+    synced_sim.trim_to(3 * SEGMENT_BYTES)
     for directory in ("commitlog", "index", "snapshots"):
-        sim_disk.sync_dir(directory)
-    sim_disk.crash(random.Random(1), keep="none")
-    recovery = model.open()
+        synced_sim.disk.sync_dir(directory)
+    recovery = synced_sim.crash(keep="none")
     assert recovery.base is not None
     assert (recovery.base.position, recovery.first_position) == (3 * SEGMENT_BYTES, 3 * SEGMENT_BYTES)
     assert recovery.corrupt_ranges == []
-    model.check(first_index=recovery.first_index)
+    synced_sim.check(first_index=recovery.first_index)
 
 
-def test_index_units_of_what_was_truncated_before_its_sync_are_not_written(sim_disk: SimDisk):
+def test_index_units_of_entries_truncated_before_their_sync_are_not_written(sim_disk: SimDisk):
     model = LoggedModel(sim_disk)
     model.fill(random.Random(1), 12)
     model.truncate(5)
@@ -299,14 +268,13 @@ def test_index_units_of_what_was_truncated_before_its_sync_are_not_written(sim_d
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_index_of_a_closed_segment_is_durable_with_its_entries(seed: int):
-    disk = SimDisk(random.Random(seed))
-    model = LoggedModel(disk)
+    model = LoggedModel(SimDisk(random.Random(seed)))
     for _ in range(30):
         model.fill(random.Random(seed), 20, largest=3)
         model.sync()
     model.log.sync_mark()
     model.snapshot(6 * SEGMENT_BYTES)
     model.fill(random.Random(seed), 5)
-    disk.crash(random.Random(seed))
-    model.forget_from(model.open().last_index + 1)
+    model.crash(seed)
+    model.forget_from(model.log.last_index + 1)
     model.check()

@@ -1,4 +1,4 @@
-"""Zeros written ahead of the log, by another thread, never meet an entry."""
+"""Zeros that another thread writes ahead of the log never overwrite an entry."""
 
 import random
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from store_model import LoggedModel, make_identity
+from store_model import LoggedModel, synced_log
 
 from dledger.store import space
 from dledger.store.disk import Buffer, OsDisk, OsFile
@@ -19,7 +19,7 @@ ENTRIES = 1500
 
 @contextmanager
 def filled_meanwhile(prepare: Callable[[], object]) -> Iterator[None]:
-    """Another thread prepares space all the time."""
+    """Prepare space in another thread all the time."""
     ended = threading.Event()
     errors: list[BaseException] = []
 
@@ -41,7 +41,7 @@ def filled_meanwhile(prepare: Callable[[], object]) -> Iterator[None]:
 
 
 class AnnouncingLock:
-    """A lock that tells when somebody has to wait for it."""
+    """Lock that reports when a thread has to wait for it."""
 
     def __init__(self) -> None:
         self.is_awaited = threading.Event()
@@ -56,12 +56,20 @@ class AnnouncingLock:
         self._lock.release()
 
 
-def test_entries_survive_zeros_that_are_written_ahead_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def model(sim_disk: SimDisk) -> LoggedModel:
+    return synced_log(sim_disk, 0, segment_bytes=SEGMENT_BYTES)
+
+
+@pytest.fixture
+def real_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoggedModel:
+    """Return a log on a real disk that is filled in small steps."""
     monkeypatch.setattr(space, "FILL_STEP_BYTES", 512)
-    rng = random.Random(5)
-    disk = OsDisk(str(tmp_path))
-    make_identity(disk, SEGMENT_BYTES)
-    model = LoggedModel(disk, segment_bytes=SEGMENT_BYTES)
+    return synced_log(OsDisk(str(tmp_path)), 0, segment_bytes=SEGMENT_BYTES)
+
+
+def test_entries_survive_a_concurrent_fill_with_zeros(real_model: LoggedModel):
+    model, rng = real_model, random.Random(5)
     with filled_meanwhile(lambda: model.log.prepare_ahead(4096)):
         for number in range(ENTRIES):
             model.append(rng.randbytes(rng.choice((10, 300, 4000))))
@@ -69,58 +77,44 @@ def test_entries_survive_zeros_that_are_written_ahead_of_them(tmp_path: Path, mo
                 model.truncate(model.log.last_index - rng.randint(0, 20))
         model.sync()
     model.check()
-    model.log.close()
-    model.open()
+    model.reopen()
     model.check()
 
 
-def test_what_comes_next_is_filled_once_the_log_grows(sim_disk: SimDisk):
-    make_identity(sim_disk, SEGMENT_BYTES)
-    model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
+def filled(model: LoggedModel, budget: int = 1 << 20) -> tuple[int, bool]:
+    """Prepare space, and return the number of bytes that were written, and whether there is more to do."""
+    written = model.sim.bytes_written
+    more = model.log.prepare_ahead(budget)
+    return model.sim.bytes_written - written, more
+
+
+def test_space_ahead_is_filled_once_the_log_grows(model: LoggedModel):
     lead = SEGMENT_BYTES // space.FILL_LEAD_SHARE
-    written = sim_disk.bytes_written
-    assert not model.log.prepare_ahead(1 << 20)
-    assert sim_disk.bytes_written == written, "a log that does not grow pays for nothing"
+    assert filled(model) == (0, False), "a log that does not grow pays for nothing"
     model.append(bytes(lead))
-    written = sim_disk.bytes_written
-    model.log.prepare_ahead(1 << 20)
-    filled = sim_disk.bytes_written - written
     ahead = SEGMENT_BYTES // space.FILL_AHEAD_SHARE
-    assert filled == ahead // 2, "the log had come to where filling begins, so it begins further ahead"
+    assert filled(model)[0] == ahead // 2, "the log had come to where filling begins, so it begins further ahead"
     model.append(bytes(lead))
-    grown, written = model.log.end_position, sim_disk.bytes_written
-    model.log.prepare_ahead(1 << 20)
-    filled = sim_disk.bytes_written - written
+    grown = model.log.end_position
+    assert filled(model)[0] < ahead // 2
     model.append(bytes(lead))
-    written = sim_disk.bytes_written
-    model.log.prepare_ahead(1 << 20)
-    assert sim_disk.bytes_written - written == model.log.end_position - grown, "then it is kept up"
-    assert filled < ahead // 2
+    assert filled(model)[0] == model.log.end_position - grown, "then it is kept up"
     model.check()
 
 
-def test_a_log_that_grows_by_far_more_than_is_filled_meanwhile_is_not_filled(sim_disk: SimDisk):
-    make_identity(sim_disk, SEGMENT_BYTES)
-    model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
+def test_a_log_that_grows_by_far_more_than_is_filled_meanwhile_is_not_filled(model: LoggedModel):
     for _ in range(3):
         model.append(bytes(5000))
-        written = sim_disk.bytes_written
-        assert model.log.prepare_ahead(2400), "there is more to do"
-        assert sim_disk.bytes_written == written
+        assert filled(model, 2400) == (0, True)
     model.append(bytes(4000))
-    written = sim_disk.bytes_written
-    assert model.log.prepare_ahead(2400)
-    assert sim_disk.bytes_written == written + 2400
+    assert filled(model, 2400) == (2400, True)
     model.check()
 
 
-def test_filling_ends_where_entries_catch_up_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(space, "FILL_STEP_BYTES", 512)
-    disk = OsDisk(str(tmp_path))
-    make_identity(disk, SEGMENT_BYTES)
-    model = LoggedModel(disk, segment_bytes=SEGMENT_BYTES)
+def test_filling_ends_when_entries_catch_up(real_model: LoggedModel, monkeypatch: pytest.MonkeyPatch):
+    model = real_model
     model.append(bytes(2000))
-    lock = model.log._space._working = AnnouncingLock()  # type: ignore[assignment]
+    lock = model.log._space._disk_lock = AnnouncingLock()  # type: ignore[assignment]
     write, steps, entries = OsFile.pwrite, [], []
 
     def write_while_an_entry_waits(self: OsFile, data: Buffer, offset: int) -> None:
@@ -141,11 +135,7 @@ def test_filling_ends_where_entries_catch_up_with_it(tmp_path: Path, monkeypatch
     model.check()
 
 
-def test_a_log_that_was_closed_is_not_filled(sim_disk: SimDisk):
-    make_identity(sim_disk, SEGMENT_BYTES)
-    model = LoggedModel(sim_disk, segment_bytes=SEGMENT_BYTES)
+def test_a_log_that_was_closed_is_not_filled(model: LoggedModel):
     model.append(bytes(4000))
     model.log.close()
-    written = sim_disk.bytes_written
-    model.log.prepare_ahead(1 << 20)
-    assert sim_disk.bytes_written == written
+    assert filled(model)[0] == 0

@@ -1,8 +1,10 @@
 import random
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from store_model import failing_after
 
 from dledger.errors import StorageError
 from dledger.store.disk import Disk
@@ -16,13 +18,9 @@ ONE = HardState(3, ReplicaId("n1", "aa"))
 TWO = HardState(4, None)
 
 
-def test_a_new_directory_has_no_hard_state(disk: Disk):
-    _, state = HardStateFile.open(disk)
-    assert state is None
-
-
 def test_a_saved_hard_state_is_there_after_a_restart(disk: Disk):
-    file, _ = HardStateFile.open(disk)
+    file, found = HardStateFile.open(disk)
+    assert found is None
     for state in (ONE, TWO, ONE):
         file.save(state)
     file.close()
@@ -47,47 +45,30 @@ def test_a_torn_save_leaves_the_old_state_or_the_new():
         disk = SimDisk(rng)
         file, _ = HardStateFile.open(disk)
         file.save(ONE)
-        steps = rng.randrange(5)
-
-        def due(operation: str, path: str) -> bool:
-            nonlocal steps
-            steps -= 1
-            return steps < 0
-
-        fault = disk.fail(due, once=False)
-        try:
+        with suppress(StorageError), failing_after(disk, rng.randrange(5), free=()):
             file.save(TWO)
-        except StorageError:
-            pass
-        disk.faults.remove(fault)
         disk.crash(rng)
         found.add(HardStateFile.open(disk)[1])
     assert found == {ONE, TWO}
 
 
 @pytest.mark.parametrize("copy", [0, 1])
-def test_one_rotten_copy_does_no_harm_and_is_rewritten(copy: int):
+def test_a_rotten_copy_of_the_hard_state_is_rewritten_and_two_are_a_wiped_node(copy: int):
     disk = SimDisk()
     HardStateFile.open(disk)[0].save(ONE)
-    disk.flip_bit("raft/hardstate", 8 * (4096 * copy + 22))
-    assert HardStateFile.open(disk)[1] == ONE
-    disk.flip_bit("raft/hardstate", 8 * (4096 * (1 - copy) + 22))
-    assert HardStateFile.open(disk)[1] == ONE
-
-
-def test_two_rotten_copies_are_a_wiped_node():
-    disk = SimDisk()
-    HardStateFile.open(disk)[0].save(ONE)
-    for copy in (0, 1):
-        disk.flip_bit("raft/hardstate", 8 * (4096 * copy + 22))
+    bits = [8 * (4096 * at + 22) for at in (copy, 1 - copy)]
+    for bit in bits:
+        disk.flip_bit("raft/hardstate", bit)
+        assert HardStateFile.open(disk)[1] == ONE
+    for bit in bits:
+        disk.flip_bit("raft/hardstate", bit)
     assert HardStateFile.open(disk)[1] is None
 
 
-def test_a_failed_save_is_said():
-    disk = SimDisk()
-    file, _ = HardStateFile.open(disk)
+def test_a_failed_save_of_the_hard_state_raises_a_storage_error(sim_disk: SimDisk):
+    file, _ = HardStateFile.open(sim_disk)
     file.save(ONE)
-    disk.fail(lambda operation, path: operation == "datasync")
+    sim_disk.fail(lambda operation, path: operation == "datasync")
     with pytest.raises(StorageError, match="raft/hardstate"):
         file.save(TWO)
 
@@ -102,7 +83,7 @@ def test_garbage_is_no_slot(block: bytes):
 
 
 @given(st.binary(max_size=480), st.integers(0, 2**64 - 1), st.integers(0, 10_000))
-def test_a_slot_is_what_was_written_or_nothing(payload: bytes, sequence: int, bit: int):
+def test_a_slot_with_a_flipped_bit_is_not_read(payload: bytes, sequence: int, bit: int):
     slot = bytearray(encode_slot(sequence, payload))
     found = decode_slot(1, bytes(slot) + b"\0" * 10)
     assert found is not None
@@ -116,15 +97,10 @@ def value(at: int, generation: int = 0) -> MarkValue:
     return MarkValue(position=100 * at, index=at, term=1, chain=at, generation=generation)
 
 
-def test_a_new_mark_stands_at_the_beginning(disk: Disk):
+def test_the_mark_written_last_is_read_back(disk: Disk):
     mark, found = DurableMark.open(disk)
     assert found is None
-    assert mark.value == MarkValue()
-    assert DurableMark.read(disk) == MarkValue()
-
-
-def test_the_mark_written_last_is_read_back(disk: Disk):
-    mark, _ = DurableMark.open(disk)
+    assert mark.value == DurableMark.read(disk) == MarkValue(), "a new mark stands at the beginning"
     for at in range(5):
         mark.write(value(at))
         if at == 2:
@@ -151,37 +127,35 @@ def test_a_crash_takes_the_mark_back_to_its_last_sync_at_most():
         assert synced <= found.index
 
 
-def test_a_slot_torn_while_it_was_written_leaves_the_other():
-    disk = SimDisk()
-    mark, _ = DurableMark.open(disk)
+def test_a_slot_torn_while_it_was_written_leaves_the_other(sim_disk: SimDisk):
+    mark, _ = DurableMark.open(sim_disk)
+    file = sim_disk.open("raft/mark")
     for at in range(4):
         mark.write(value(at))
         mark.sync()
-        before = disk.open("raft/mark").pread(8192, 0)
+        before = file.pread(8192, 0)
         mark.write(value(at + 100))
-        after = disk.open("raft/mark").pread(8192, 0)
+        after = file.pread(8192, 0)
         torn = next(at for at in range(8192) if before[at] != after[at]) // 4096
-        disk.open("raft/mark").pwrite(b"torn" * 20, 4096 * torn)
-        assert DurableMark.read(disk) == value(at)
+        file.pwrite(b"torn" * 20, 4096 * torn)
+        assert DurableMark.read(sim_disk) == value(at)
 
 
-def test_lowering_is_durable_and_outdates_older_syncs():
-    disk = SimDisk()
-    mark, _ = DurableMark.open(disk)
+def test_lowering_the_mark_is_durable_and_voids_older_writes(sim_disk: SimDisk):
+    mark, _ = DurableMark.open(sim_disk)
     mark.write(value(9))
     mark.sync()
     mark.lower(value(4, generation=1))
     mark.write(value(12))
-    disk.crash(random.Random(1), keep="none")
-    assert DurableMark.read(disk) == value(4, generation=1)
+    sim_disk.crash(random.Random(1), keep="none")
+    assert DurableMark.read(sim_disk) == value(4, generation=1)
 
 
-def test_a_ceiling_above_the_mark_only_outdates_older_syncs():
-    disk = SimDisk()
-    mark, _ = DurableMark.open(disk)
+def test_lowering_to_above_the_mark_only_voids_older_writes(sim_disk: SimDisk):
+    mark, _ = DurableMark.open(sim_disk)
     mark.write(value(3))
     mark.lower(value(5, generation=1))
     mark.write(value(12))
-    assert DurableMark.read(disk) == value(3)
+    assert DurableMark.read(sim_disk) == value(3)
     mark.write(value(6, generation=1))
-    assert DurableMark.read(disk) == value(6, generation=1)
+    assert DurableMark.read(sim_disk) == value(6, generation=1)

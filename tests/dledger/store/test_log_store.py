@@ -2,6 +2,7 @@ import errno
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ from store_model import (
     LoggedModel,
     body_leaving,
     ensure_space,
-    left_in_segment,
+    failing_after,
     make_entry,
+    synced_log,
 )
 
 from dledger.errors import CorruptionError, IdentityError, LogFullError, StorageError, TooLargeError, TrimmedError
 from dledger.format import BLANK_BYTES, HEADER_BYTES, blank
-from dledger.invariants import InvariantError
 from dledger.store import space
 from dledger.store.disk import Disk, OsDisk
 from dledger.store.index import UNIT_BYTES
@@ -27,6 +28,10 @@ from dledger.store.segments import Segment, SegmentTable, segment_path
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk, SimFile
 from dledger.types import EntryKind, SnapshotMeta
+from dledger_base.invariants import InvariantError
+
+BASE = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
+"""Snapshot of a log that is far ahead."""
 
 
 def test_the_bytes_of_an_entry_are_those_of_the_format(tmp_path: Path):
@@ -41,9 +46,7 @@ def test_the_bytes_of_an_entry_are_those_of_the_format(tmp_path: Path):
         "00000001" "00000035" "0000000000000001" "0000000000000007" "0000000000000035" "00000000"
         "45756601" "3a771143" "00000005" "776f726c64"
     )  # fmt: skip
-    units = model.log.begin_sync(whole_index=True)
-    assert units is not None
-    units.run()
+    model.log.begin_sync(whole_index=True).run()
     index = (tmp_path / "index" / "00000000000000000000").read_bytes()
     assert index[: 2 * UNIT_BYTES].hex() == (
         "00000001" "0000000000000000" "00000035" "0000000000000000" "0000000000000007"
@@ -51,14 +54,13 @@ def test_the_bytes_of_an_entry_are_those_of_the_format(tmp_path: Path):
     )  # fmt: skip
 
 
-def test_what_was_appended_is_there_and_survives_a_restart(model: LoggedModel):
+def test_appended_entries_are_readable_and_survive_a_restart(model: LoggedModel):
     model.fill(random.Random(1), 60)
     model.append(kind=EntryKind.MEMBERSHIP, term=2)
     model.fill(random.Random(2), 5, term=3)
     model.check()
     model.sync()
-    model.log.close()
-    recovery = model.open()
+    recovery = model.reopen()
     assert recovery.clean
     assert recovery.term_runs == [(0, 1), (60, 2), (61, 3)]
     assert [meta.index for meta in recovery.memberships] == [60]
@@ -77,50 +79,32 @@ def test_an_entry_that_does_not_fit_starts_the_next_segment_behind_a_blank(model
     model.check()
 
 
-@pytest.mark.parametrize("left", [0, BLANK_BYTES, BLANK_BYTES + 1])
-def test_a_segment_may_end_in_an_entry_or_in_the_smallest_blanks(model: LoggedModel, left: int):
-    model.append(body_leaving(model.log, left))
-    assert model.append(b"next").position == SEGMENT_BYTES
-    model.sync()
-    model.log.close(clean=False)
-    model.open()
-    model.check()
-
-
 def test_a_run_of_entries_may_reach_into_the_next_segment(model: LoggedModel):
     model.append(body_leaving(model.log, 200))
-    metas, pieces = [], []
+    entries = []
     chain, position = model.log.last_chain, model.log.end_position
     for index, body in enumerate((b"a" * 20, b"b" * 30, b"c" * 40, b"d"), start=1):
-        size = HEADER_BYTES + len(body)
-        if position < SEGMENT_BYTES < position + size + BLANK_BYTES:
+        if position < SEGMENT_BYTES < position + HEADER_BYTES + len(body) + BLANK_BYTES:
             position = SEGMENT_BYTES
-        meta, data = make_entry(index, 1, position, chain, body)
-        metas.append(meta)
-        pieces.append(data)
-        chain, position = meta.chain_crc, meta.end
-    assert metas[2].position == SEGMENT_BYTES
-    model.write(metas, pieces)
-    model.entries.extend(zip(metas, pieces, strict=True))
+        entries.append(make_entry(index, 1, position, chain, body))
+        chain, position = entries[-1][0].chain_crc, entries[-1][0].end
+    assert entries[2][0].position == SEGMENT_BYTES
+    model.put(*entries)
     model.check()
 
 
-def test_an_entry_larger_than_a_segment_is_refused(model: LoggedModel):
+def test_an_entry_larger_than_a_segment_is_refused_and_a_gap_is_a_programming_error(model: LoggedModel):
     with pytest.raises(TooLargeError, match="5000"):
         model.log.next_position(5000)
-
-
-def test_a_gap_is_a_programming_error(model: LoggedModel):
     model.append()
     meta, data = make_entry(5, 1, model.log.end_position, model.log.last_chain, b"x")
     with pytest.raises(InvariantError, match="in order"):
         model.write([meta], data)
 
 
-def test_durable_is_what_a_finished_sync_covered(model: LoggedModel):
+def test_the_durable_index_covers_exactly_a_finished_sync(model: LoggedModel):
     model.append()
-    ticket = model.log.begin_sync()
-    assert ticket is not None
+    ticket = model.begin_sync()
     assert ticket.token == (0, 0)
     model.append()
     ticket.run()
@@ -132,10 +116,9 @@ def test_durable_is_what_a_finished_sync_covered(model: LoggedModel):
     assert model.log.begin_sync() is None
 
 
-def test_a_sync_that_began_before_a_truncation_vouches_for_nothing(model: LoggedModel):
+def test_a_sync_that_began_before_a_truncation_makes_no_entry_durable(model: LoggedModel):
     model.fill(random.Random(1), 10)
-    ticket = model.log.begin_sync()
-    assert ticket is not None
+    ticket = model.begin_sync()
     model.truncate(5)
     model.append(b"other", term=2)
     ticket.run()
@@ -144,186 +127,113 @@ def test_a_sync_that_began_before_a_truncation_vouches_for_nothing(model: Logged
     assert model.log.durable == -1
     model.sync()
     assert model.log.durable == 5
-    model.log.close(clean=False)
-    assert model.open().last_index == 5
+    assert model.reopen(clean=False).last_index == 5
     model.check()
 
 
-def test_truncation_reaches_back_over_segments(model: LoggedModel):
-    model.fill(random.Random(3), 60)
-    model.sync()
-    assert len(model.log.segments()) > 4
-    model.truncate(3)
-    assert len(model.log.segments()) == 1
-    assert model.log.durable == 2
-    model.fill(random.Random(4), 30, term=2)
-    model.check()
-    model.sync()
-    model.log.close(clean=False)
-    assert model.open().term_runs == [(0, 1), (3, 2)]
-    model.check()
+def test_truncation_reaches_back_over_segments_and_leaves_an_empty_log_at_last(synced: LoggedModel):
+    assert len(synced.log.segments()) > 4
+    synced.truncate(3)
+    assert len(synced.log.segments()) == 1
+    assert synced.log.durable == 2
+    synced.fill(random.Random(4), 30, term=2)
+    synced.check()
+    synced.sync()
+    assert synced.reopen(clean=False).term_runs == [(0, 1), (3, 2)]
+    synced.check()
+    synced.truncate(0)
+    synced.check()
+    synced.fill(random.Random(4), 20, term=2)
+    synced.check()
+    generation = synced.log.generation
+    synced.truncate(20)
+    assert synced.log.generation == generation + 1, "a truncation behind the end only counts"
+    synced.check()
 
 
-def test_truncating_all_leaves_an_empty_log(model: LoggedModel):
-    model.fill(random.Random(3), 20)
-    model.truncate(0)
-    model.check()
-    model.fill(random.Random(4), 20, term=2)
-    model.check()
-
-
-def test_truncation_behind_the_end_only_counts(model: LoggedModel):
-    model.fill(random.Random(3), 3)
-    model.log.take_cut(model.log.cut(3))
-    assert model.log.generation == 1
-    model.check()
-
-
-def test_after_a_truncation_a_smaller_entry_may_take_the_place_of_the_blank(model: LoggedModel):
-    model.append(body_leaving(model.log, 200))
-    model.append(bytes(300))
-    model.sync()
-    model.truncate(1)
-    assert model.append(b"small", term=2).position == SEGMENT_BYTES - 200
-    model.append(bytes(300), term=2)
-    model.sync()
-    model.log.close(clean=False)
-    model.open()
-    model.check()
-
-
-def test_reads_that_must_not_block_give_the_same_bytes_or_none(model: LoggedModel):
-    model.fill(random.Random(5), 10)
-    for meta, data in model.entries:
-        assert model.log.read_nowait(meta.position, meta.size) in (data, None)
-
-
-def test_a_read_below_the_log_and_an_index_below_it_say_what_is_kept(model: LoggedModel):
-    trimmed_to = trim_first_segments(model)
-    with pytest.raises(TrimmedError, match=str(trimmed_to)):
-        model.log.read(0, 10)
-    with pytest.raises(TrimmedError):
-        model.log.meta(0)
-    with pytest.raises(TrimmedError):
-        model.log.term_at(0)
-
-
-def trim_first_segments(model: LoggedModel) -> int:
-    model.fill(random.Random(6), 60)
-    model.sync()
-    position = 3 * SEGMENT_BYTES
-    model.snapshot(position)
-    model.trim(position)
-    return position
-
-
-def test_what_does_not_lie_in_one_segment_is_not_there(model: LoggedModel):
-    """Who asks for it has its place from a file that has rotted."""
-    model.fill(random.Random(3), 60)
-    for read in (model.log.read, model.log.read_nowait):
+def test_a_read_across_a_segment_end_is_refused(synced: LoggedModel):
+    """A read that crosses a segment's end is refused as corrupt: only a rotten file names such a place."""
+    for read in (synced.log.read, synced.log.read_nowait):
         with pytest.raises(CorruptionError, match="do not lie in one segment"):
             read(SEGMENT_BYTES - 10, 20)
 
 
-def test_trimming_drops_whole_segments_their_index_and_older_snapshots(model: LoggedModel):
-    model.fill(random.Random(6), 60)
-    model.sync()
+def test_trimming_drops_whole_segments_their_index_and_older_snapshots(synced: LoggedModel):
+    model, position = synced, 3 * SEGMENT_BYTES
+    model.trim(position)
+    assert model.log.first_position == 0, "nothing is trimmed above the newest snapshot"
     model.snapshot(SEGMENT_BYTES)
-    model.snapshot(3 * SEGMENT_BYTES)
-    model.trim(3 * SEGMENT_BYTES + 10)
-    assert model.log.first_position == 3 * SEGMENT_BYTES
-    assert [meta.position for meta in model.snapshots.list()] == [3 * SEGMENT_BYTES]
-    assert min(model.disk.listdir("commitlog")) == f"{3 * SEGMENT_BYTES:020d}"
-    assert min(model.disk.listdir("index")) == f"{3 * SEGMENT_BYTES:020d}"
+    model.trim(position)
+    assert model.log.first_position == SEGMENT_BYTES
+    model.snapshot(position)
+    model.trim(position + 10)
+    assert model.log.first_position == position
+    assert [meta.position for meta in model.snapshots.list()] == [position]
+    assert min(model.disk.listdir("commitlog")) == min(model.disk.listdir("index")) == f"{position:020d}"
+    with pytest.raises(TrimmedError, match=str(position)):
+        model.log.read(0, 10)
+    for look in (model.log.meta, model.log.term_at):
+        with pytest.raises(TrimmedError):
+            look(0)
     model.check(first_index=model.log.first_index)
-    model.log.close()
-    recovery = model.open()
-    assert recovery.first_position == 3 * SEGMENT_BYTES
+    recovery = model.reopen()
+    assert recovery.first_position == position
     assert recovery.base is not None
     model.check(first_index=model.log.first_index)
 
 
-def test_nothing_is_trimmed_above_the_newest_snapshot(model: LoggedModel):
-    model.fill(random.Random(6), 60)
-    model.sync()
-    model.trim(3 * SEGMENT_BYTES)
-    assert model.log.first_position == 0
-    model.snapshot(SEGMENT_BYTES)
-    model.trim(3 * SEGMENT_BYTES)
-    assert model.log.first_position == SEGMENT_BYTES
-
-
-def test_a_pinned_segment_stays_readable_when_it_is_trimmed(model: LoggedModel):
-    model.fill(random.Random(6), 60)
-    model.sync()
-    with model.log.pin(0) as pin:
-        first = model.entries[0]
-        model.snapshot(2 * SEGMENT_BYTES)
-        model.trim(2 * SEGMENT_BYTES)
-        while model.log.prepare_ahead(1 << 20):
+def test_a_pinned_segment_stays_readable_when_it_is_trimmed(synced: LoggedModel):
+    with synced.log.pin(0) as pin:
+        first = synced.entries[0]
+        synced.trim_to(2 * SEGMENT_BYTES)
+        while synced.log.prepare_ahead(1 << 20):
             pass
-        model.fill(random.Random(7), 60)
+        synced.fill(random.Random(7), 60)
         assert pin.read(first[0].position, first[0].size) == first[1]
         pin.release()
-    assert not model.disk.exists(f"commitlog/{0:020d}")
-    model.check(first_index=model.log.first_index)
+    assert not synced.disk.exists(f"commitlog/{0:020d}")
+    synced.check(first_index=synced.log.first_index)
 
 
-def test_trimmed_segments_become_the_next_ones(model: LoggedModel):
-    trim_first_segments(model)
-    following = max(model.disk.listdir("commitlog"))
-    assert int(following) > model.log.end_position
-    file = model.disk.open(f"commitlog/{following}")
-    assert file.size() == SEGMENT_BYTES
-    file.close()
-    model.fill(random.Random(8), 40, term=2)
-    model.sync()
-    model.check(first_index=model.log.first_index)
-    model.log.close(clean=False)
-    model.open()
-    model.check(first_index=model.log.first_index)
+def test_trimmed_segment_files_are_reused_for_next_segments(synced: LoggedModel):
+    synced.trim_to(3 * SEGMENT_BYTES)
+    following = max(synced.disk.listdir("commitlog"))
+    assert int(following) > synced.log.end_position
+    assert synced.disk.open(f"commitlog/{following}").size() == SEGMENT_BYTES
+    synced.fill(random.Random(8), 40, term=2)
+    synced.sync()
+    synced.check(first_index=synced.log.first_index)
+    synced.reopen(clean=False)
+    synced.check(first_index=synced.log.first_index)
 
 
-def test_space_is_prepared_and_filled_for_the_next_segment(model: LoggedModel):
-    assert not model.log.prepare_ahead(1 << 20), "a log that has hardly begun fills nothing"
-    model.append(bytes(SEGMENT_BYTES // 2))
-    assert model.log.prepare_ahead(1000), "it has grown by far more, so nothing is filled"
-    assert model.log.prepare_ahead(1000)
-    assert not model.log.prepare_ahead(SEGMENT_BYTES)
-    assert model.disk.stat(f"commitlog/{SEGMENT_BYTES:020d}").size_on_disk >= SEGMENT_BYTES
-    model.fill(random.Random(9), 30)
-    model.check()
+def about_to_be_reset(disk: Disk | None = None) -> LoggedModel:
+    """Return a log behind which a snapshot was received that is far ahead."""
+    model = synced_log(disk)
+    model.receive(BASE)
+    return model
 
 
-def test_a_reset_leaves_an_empty_log_behind_the_snapshot(model: LoggedModel):
-    model.fill(random.Random(6), 60)
-    model.sync()
-    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
-    writer = model.snapshots.begin(base)
-    writer.write(b"state")
-    writer.commit()
-    model.reset(base)
+def test_a_reset_leaves_an_empty_log_behind_the_snapshot(disk: Disk):
+    model = about_to_be_reset(disk)
+    model.reset(BASE)
     assert (model.log.first_index, model.log.last_index, model.log.durable) == (1000, 999, 999)
-    assert (model.log.end_position, model.log.last_chain, model.log.last_term) == (base.position, 1234, 9)
-    assert model.snapshots.list() == [base]
+    assert (model.log.end_position, model.log.last_chain, model.log.last_term) == (BASE.position, 1234, 9)
+    assert model.snapshots.list() == [BASE]
     model.entries = []
     model.fill(random.Random(7), 20, term=10)
     model.sync()
     model.check()
-    model.log.close(clean=False)
-    recovery = model.open()
-    assert (recovery.base, recovery.first_index, recovery.last_index) == (base, 1000, 1019)
+    recovery = model.reopen(clean=False)
+    assert (recovery.base, recovery.first_index, recovery.last_index) == (BASE, 1000, 1019)
     model.check()
 
 
-def test_a_reset_takes_no_file_from_who_reserves_space_in_it(monkeypatch: pytest.MonkeyPatch):
-    """Space is prepared by another thread; the reset closes the files when that is done."""
+def test_a_reset_closes_no_file_in_which_a_thread_reserves_space(monkeypatch: pytest.MonkeyPatch):
+    """Another thread prepares space. The reset closes the files after that thread has finished."""
     monkeypatch.setattr(space, "RESERVE_STEP_BYTES", 256)
-    model = LoggedModel(SimDisk(random.Random(1)))
-    model.append()
-    model.sync()
-    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
-    model.snapshots.begin(base).commit()
+    model = synced_log(count=1)
+    model.receive(BASE)
     reserving, closing = threading.Event(), threading.Event()
     reserve, close = SimFile.reserve, space.Space.close
 
@@ -341,60 +251,40 @@ def test_a_reset_takes_no_file_from_who_reserves_space_in_it(monkeypatch: pytest
     with ThreadPoolExecutor(1) as worker:
         prepared = worker.submit(model.log.prepare_ahead, 1 << 20)
         assert reserving.wait(30)
-        model.reset(base)
+        model.reset(BASE)
         assert not prepared.result()
-    assert model.log.end_position == base.position
+    assert model.log.end_position == BASE.position
 
 
 def test_an_interrupted_reset_is_carried_out_at_the_next_start():
     for fatal_step in range(60):
-        disk = SimDisk(random.Random(1))
-        model = LoggedModel(disk)
-        model.fill(random.Random(6), 30)
-        model.sync()
-        base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
-        writer = model.snapshots.begin(base)
-        writer.commit()
-        steps = 0
-
-        def due(operation: str, path: str, fatal_step: int = fatal_step) -> bool:
-            nonlocal steps
-            steps += operation != "pread"
-            return steps > fatal_step
-
-        fault = disk.fail(due, once=False)
-        try:
-            model.reset(base)
-        except StorageError:
-            disk.faults.remove(fault)
-            disk.crash(random.Random(fatal_step))
-            recovery = model.open()
-            if recovery.last_index == 999:
-                assert model.snapshots.list() == [base]
-            else:
-                model.check()
-                assert recovery.durable_index == 29
-        else:
+        model = about_to_be_reset()
+        with suppress(StorageError), failing_after(model.sim, fatal_step):
+            model.reset(BASE)
             assert fatal_step > 10
             return
+        recovery = model.crash(fatal_step)
+        if recovery.last_index == 999:
+            assert model.snapshots.list() == [BASE]
+        else:
+            model.check()
+            assert recovery.durable_index == 59
     pytest.fail("the reset never came through")
 
 
-def test_a_start_believes_the_intent_of_a_reset_once_it_is_on_the_disk():
-    """Who announced it may have been killed before that, and where files go first, a power loss may leave neither."""
-    disk = SimDisk(random.Random(1))
-    model = LoggedModel(disk)
-    model.fill(random.Random(6), 30)
-    model.sync()
-    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
-    model.snapshots.begin(base).commit()
-    prepare_reset(disk, base)
-    disk.rename("raft/reset.tmp", "raft/reset")
-    disk.kill()
-    assert disk.durable_size("raft/reset") == 0
+def test_a_start_syncs_a_reset_intent_before_it_removes_segments(sim_disk: SimDisk):
+    """The process may have been killed before it synced the intent.
+
+    If the files went first, a power loss could remove both.
+    """
+    model = about_to_be_reset(sim_disk)
+    prepare_reset(sim_disk, BASE)
+    sim_disk.rename("raft/reset.tmp", "raft/reset")
+    sim_disk.kill()
+    assert sim_disk.durable_size("raft/reset") == 0
     durable_at_unlink: list[bool] = []
-    disk.entered = lambda operation, path: (
-        durable_at_unlink.append(disk.durable_size("raft/reset") > 0)
+    sim_disk.entered = lambda operation, path: (
+        durable_at_unlink.append(sim_disk.durable_size("raft/reset") > 0)
         if operation == "unlink" and path.startswith("commitlog/")
         else None
     )
@@ -403,30 +293,24 @@ def test_a_start_believes_the_intent_of_a_reset_once_it_is_on_the_disk():
     assert all(durable_at_unlink[:-1]), "the last one is of the new log"
 
 
-def test_a_reset_that_was_prepared_takes_no_space():
-    disk = SimDisk(random.Random(1))
-    model = LoggedModel(disk)
-    model.fill(random.Random(6), 60)
-    model.sync()
-    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
+def test_a_prepared_reset_needs_no_disk_space(sim_disk: SimDisk):
+    model = about_to_be_reset(sim_disk)
     other = SnapshotMeta(40 * SEGMENT_BYTES, 799, 9, 1234, MEMBERS)
-    for prepared in (other, base):  # the newest counts
+    for prepared in (other, BASE):  # the newest counts
         model.log.files.prepare_reset(prepared)
-    model.snapshots.begin(base).commit()
-    disk.fill_up()
+    sim_disk.fill_up()
     with pytest.raises(LogFullError, match="no space to reset the log"):
         model.log.files.prepare_reset(other)
-    disk.make_room()
-    model.log.files.prepare_reset(base)
-    disk.fill_up()
-    model.reset(base)
-    assert (model.log.first_index, model.log.end_position) == (1000, base.position)
-    disk.crash(random.Random(2))
-    assert model.open().base == base
+    sim_disk.make_room()
+    model.log.files.prepare_reset(BASE)
+    sim_disk.fill_up()
+    model.reset(BASE)
+    assert (model.log.first_index, model.log.end_position) == (1000, BASE.position)
+    assert model.crash().base == BASE
 
 
-def test_a_reset_that_was_prepared_makes_no_directory_anew():
-    """A new one has a block of its own, and others have taken what was given back."""
+def test_a_prepared_reset_creates_no_directory():
+    """A new directory needs a block of its own, and other users may have taken the freed block."""
 
     class DiskWhoseDirectoriesTakeABlock(SimDisk):
         def mkdir(self, path: str) -> None:
@@ -434,21 +318,15 @@ def test_a_reset_that_was_prepared_makes_no_directory_anew():
                 raise OSError(errno.ENOSPC, "No space left on device", path)
             super().mkdir(path)
 
-    disk = DiskWhoseDirectoriesTakeABlock(random.Random(1))
-    model = LoggedModel(disk)
-    model.fill(random.Random(6), 60)
-    model.sync()
-    base = SnapshotMeta(50 * SEGMENT_BYTES, 999, 9, 1234, MEMBERS)
-    model.snapshots.begin(base).commit()
-    model.log.files.prepare_reset(base)
-    disk.fill_up()
-    model.reset(base)
-    disk.kill()
-    assert model.open().base == base
+    model = about_to_be_reset(DiskWhoseDirectoriesTakeABlock(random.Random(1)))
+    model.log.files.prepare_reset(BASE)
+    model.sim.fill_up()
+    model.reset(BASE)
+    assert model.kill().base == BASE
 
 
-def test_who_reads_a_log_that_is_being_reset_is_told_that_it_is_trimmed():
-    """Other threads meet the table as it is between the old segments and the new one."""
+def test_a_read_during_a_log_reset_finds_the_log_trimmed():
+    """Other threads can see the segment table between the removal of the old segments and the new segment."""
     table = SegmentTable(SEGMENT_BYTES, [Segment(SimDisk(), 0, 0)])
     table.clear()
     with pytest.raises(TrimmedError, match="position 5"):
@@ -457,88 +335,64 @@ def test_who_reads_a_log_that_is_being_reset_is_told_that_it_is_trimmed():
         table.of_index(7)
 
 
-def full_model(spare_blocks: int = 0) -> tuple[SimDisk, LoggedModel]:
-    disk = SimDisk(random.Random(1))
-    model = LoggedModel(disk, segment_bytes=1 << 20, reserve_bytes=1 << 16)
-    disk.capacity_bytes = disk.allocated_bytes + spare_blocks * 4096
-    return disk, model
+def full_model() -> LoggedModel:
+    """Return a log on a disk that has no space for anything else."""
+    model = LoggedModel(SimDisk(random.Random(1)), segment_bytes=1 << 20, reserve_bytes=1 << 16)
+    model.sim.capacity_bytes = model.sim.allocated_bytes
+    return model
 
 
 def fill_up(model: LoggedModel, *, privileged: bool = False) -> None:
-    log = model.log
-    size = HEADER_BYTES + 2000
     for _ in range(2000):
-        ensure_space(log, size, privileged=privileged)
-        meta, data = make_entry(log.last_index + 1, 1, log.next_position(size), log.last_chain, bytes(2000))
-        model.write([meta], data)
-        model.entries.append((meta, data))
+        model.append(bytes(2000), privileged=privileged)
 
 
 def test_a_full_disk_is_met_before_anything_is_written_and_keeps_a_reserve():
-    disk, model = full_model()
+    model = full_model()
     with pytest.raises(LogFullError):
         fill_up(model)
     ensure_space(model.log, 5000, privileged=True)
     model.check()
     model.sync()
     assert model.log.durable == model.log.last_index
-    meta, data = make_entry(
-        model.log.last_index + 1, 2, model.log.next_position(60), model.log.last_chain, bytes(12), EntryKind.NO_OP
-    )
-    model.write([meta], data)
-    model.entries.append((meta, data))
+    model.append(bytes(12), 2, EntryKind.NO_OP, privileged=True)
     with pytest.raises(LogFullError):
         ensure_space(model.log, 5000)
-    disk.capacity_bytes += 10 << 20
+    model.sim.capacity_bytes += 10 << 20
     model.fill(random.Random(1), 50, term=2)
     model.check()
 
 
-def test_even_privileged_entries_end_where_the_reserve_does():
-    _, model = full_model()
-    log = model.log
+def test_privileged_entries_are_refused_beyond_the_reserve():
+    model = full_model()
     with pytest.raises(LogFullError):
         fill_up(model, privileged=True)
+    log = model.log
     before = log.last_index, log.end_position
-    meta, data = make_entry(log.last_index + 1, 1, log.next_position(50_000), log.last_chain, bytes(49_952))
-    with pytest.raises(LogFullError):
-        model.write([meta], data)
-    with pytest.raises(LogFullError):
-        log.append([meta], data)
+    meta, data = model.next_entry(bytes(49_952))
+    for append in (model.write, log.append):
+        with pytest.raises(LogFullError):
+            append([meta], data)
     assert (log.last_index, log.end_position) == before
 
 
-def test_a_log_opens_on_a_full_disk_and_keeps_its_reserve():
-    _, model = full_model()
-    with pytest.raises(LogFullError):
-        fill_up(model)
-    model.log.close()
-    model.open()
-    ensure_space(model.log, 5000, privileged=True)
-    with pytest.raises(LogFullError):
-        ensure_space(model.log, 60_000)
-
-
-def test_space_is_reserved_over_the_end_of_a_segment():
-    disk = SimDisk(random.Random(1))
-    model = LoggedModel(disk, segment_bytes=1 << 16, reserve_bytes=1 << 14)
-    disk.capacity_bytes = disk.allocated_bytes
+def test_space_is_reserved_over_the_end_of_a_segment(sim_disk: SimDisk):
+    model = LoggedModel(sim_disk, segment_bytes=1 << 16, reserve_bytes=1 << 14)
+    sim_disk.capacity_bytes = sim_disk.allocated_bytes
     body = body_leaving(model.log, 100)
     with pytest.raises(LogFullError):
         model.append(body)
-    meta, data = make_entry(0, 1, 0, 0, body)
-    model.write([meta], data)
-    model.entries.append((meta, data))
+    model.append(body, privileged=True)
     ensure_space(model.log, 60, privileged=True)
     with pytest.raises(LogFullError):
         ensure_space(model.log, 200, privileged=True)
-    disk.capacity_bytes += 1 << 20
+    sim_disk.capacity_bytes += 1 << 20
     model.fill(random.Random(1), 10)
     model.check()
 
 
-def test_entries_in_one_go_reach_no_further_than_space_is_reserved():
-    model = LoggedModel(SimDisk(random.Random(1)), segment_bytes=1 << 16, reserve_bytes=1 << 14)
+def test_an_append_beyond_the_reserved_space_is_refused(sim_disk: SimDisk):
+    model = LoggedModel(sim_disk, segment_bytes=1 << 16, reserve_bytes=1 << 14)
     assert [model.log.reach_from(at) for at in (0, 1, 1 << 16, (1 << 16) + 1)] == [2 << 16, 2 << 16, 2 << 16, 3 << 16]
     metas, data, chain = [], b"", 0
     for index in range(3):
@@ -558,23 +412,17 @@ def append_and_sync(model: LoggedModel) -> None:
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "datasync"])
-def test_a_failed_write_or_sync_is_fatal(operation: str):
-    disk = SimDisk(random.Random(1))
-    model = LoggedModel(disk)
-    model.append()
-    model.sync()
-    disk.fail(lambda name, path: name == operation and path.startswith("commitlog"))
+def test_a_failed_write_or_sync_is_fatal(operation: str, sim_disk: SimDisk):
+    model = synced_log(sim_disk, 1)
+    sim_disk.fail(lambda name, path: name == operation and path.startswith("commitlog"))
     with pytest.raises(StorageError, match="Input/output"):
         append_and_sync(model)
     with pytest.raises(StorageError):
         model.log.begin_sync()
-    disk.crash(random.Random(1))
-    model.open()
-    model.entries = model.entries[: model.log.last_index + 1]
-    model.check()
+    model.check_reopened(model.crash())
 
 
-def test_the_recent_window_forgets_only_what_is_durable(disk: Disk, monkeypatch: pytest.MonkeyPatch):
+def test_the_recent_window_forgets_only_durable_entries(disk: Disk, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dledger.store.window.RECENT_ENTRIES", 20)
     monkeypatch.setattr("dledger.store.window.SLACK_ENTRIES", 5)
     model = LoggedModel(disk)
@@ -606,21 +454,16 @@ def test_segments_tell_their_range_and_age(model: LoggedModel):
 
 
 def test_index_units_are_written_at_latest_by_the_sync(tmp_path: Path):
-    model = LoggedModel(OsDisk(str(tmp_path)))
-    model.fill(random.Random(1), 30)
-    model.sync()
+    model = synced_log(OsDisk(str(tmp_path)), 30)
     raw = b"".join(path.read_bytes().rstrip(b"\0") for path in sorted((tmp_path / "index").iterdir()))
     units = [meta.index for meta, _ in model.entries]
     assert [index for index in units if index.to_bytes(8, "big") + (1).to_bytes(8, "big") in raw] == units
 
 
-def test_another_segment_size_is_refused(tmp_path: Path):
-    disk = OsDisk(str(tmp_path))
-    model = LoggedModel(disk)
-    model.fill(random.Random(1), 30)
-    model.log.close()
+def test_another_segment_size_is_refused(synced: LoggedModel):
+    synced.log.close()
     with pytest.raises(IdentityError, match="segment_bytes"):
-        LogStore.open(disk, segment_bytes=3 * SEGMENT_BYTES, snapshots=SnapshotStore.open(disk))
+        LogStore.open(synced.disk, segment_bytes=3 * SEGMENT_BYTES, snapshots=SnapshotStore.open(synced.disk))
 
 
 def test_the_commit_index_is_remembered(model: LoggedModel):
@@ -629,14 +472,7 @@ def test_the_commit_index_is_remembered(model: LoggedModel):
     for index in range(4):
         model.log.save_commit(index)
     model.sync()
-    model.log.close()
-    assert model.open().saved_commit == 3
-
-
-def test_left_in_segment_counts_down(model: LoggedModel):
-    before = left_in_segment(model.log)
-    meta = model.append(b"abc")
-    assert left_in_segment(model.log) == before - meta.size
+    assert model.reopen().saved_commit == 3
 
 
 def test_behind_a_snapshot_the_log_goes_on_at_its_position(model: LoggedModel):
@@ -649,6 +485,5 @@ def test_behind_a_snapshot_the_log_goes_on_at_its_position(model: LoggedModel):
     assert model.log.end_position == SEGMENT_BYTES
     assert model.append(b"small", term=2).position == SEGMENT_BYTES
     model.sync()
-    model.log.close(clean=False)
-    model.open()
+    model.reopen(clean=False)
     model.check(first_index=1)

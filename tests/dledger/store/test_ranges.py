@@ -1,4 +1,4 @@
-"""Bulk reading: cuts are entries that join on, and ranges are whole entries, whatever their sizes."""
+"""Bulk reading: consecutive cuts join without gaps, and every range consists of whole entries of any size."""
 
 import random
 
@@ -13,7 +13,7 @@ from dledger.types import EntryKind
 
 @pytest.fixture
 def filled(model: LoggedModel) -> LoggedModel:
-    """Some segments of entries, blanks between them."""
+    """Fill some segments with entries, with blanks between them."""
     model.fill(random.Random(3), 60)
     model.append(kind=EntryKind.MEMBERSHIP, term=2)
     model.fill(random.Random(4), 20, term=3)
@@ -74,10 +74,9 @@ def test_a_plan_may_start_anywhere_and_begins_with_the_entry_there(filled: Logge
     assert find_cuts(filled.log, meta.position + 1, meta.end, 1)[0].index == 7
 
 
-def test_a_trimmed_log_is_cut_from_its_first_entry_whose_chain_a_snapshot_knows(filled: LoggedModel):
+def test_cuts_of_a_trimmed_log_begin_at_the_chain_of_its_snapshot(filled: LoggedModel):
     filled.sync()
-    filled.snapshot(2 * SEGMENT_BYTES)
-    filled.trim(2 * SEGMENT_BYTES)
+    filled.trim_to(2 * SEGMENT_BYTES)
     cuts = find_cuts(filled.log, 0, filled.log.end_position, 1 << 20)
     assert cuts[0].position == 2 * SEGMENT_BYTES
     before = next(meta for meta, _ in reversed(filled.entries) if meta.end <= 2 * SEGMENT_BYTES)

@@ -1,64 +1,45 @@
-"""Truncations and replacements are a worker's; whatever follows one waits until the log has taken it."""
+"""Workers do truncations and replacements. Later work waits until the log has taken the change."""
 
 import asyncio
-import random
-from collections.abc import Callable
+from errno import EMFILE
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from store_model import SEGMENT_BYTES, LoggedModel
+from store_model import SEGMENT_BYTES, synced_log
 
-from dledger import loop_guard
 from dledger.consensus.effects import Output
 from dledger.core.messages import TimeoutNow
 from dledger.environment import FLUSH
 from dledger.errors import ContradictionError, CorruptionError, TrimmedError
-from dledger.invariants import InvariantError
-from dledger.loop_guard import as_worker
 from dledger.replica.completions import Completions
-from dledger.replica.flusher import Flusher
+from dledger.replica.flusher import BUSY_PAUSE_S, Flusher
 from dledger.replica.inbox import MAX_HELD, Inbox
 from dledger.replica.recent import RecentEntries
 from dledger.replica.rewriting import Rewriter
-from dledger.testing.disk import SimDisk
 from dledger.types import ReplicaId
+from dledger_base import loop_guard
+from dledger_base.invariants import InvariantError
 from dledger_broker.testing.environment import FakeEnvironment
-from tests.dledger.fake_driver import FakeDriver
+from tests.dledger.fake_driver import FakeDriver, HeldWork
 
 PEER = ReplicaId("n1", "bb")
 
 
-class FlushThread(FakeEnvironment):
-    """Its work is done when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def run_blocking(self, lane: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        assert lane == FLUSH
-        self.given.append((work, done))
+class FlushThread(HeldWork, FakeEnvironment):
+    """Environment whose flush thread works when the test says so."""
 
     def run(self) -> None:
-        work, done = self.given.pop(0)
-        try:
-            with as_worker():
-                result = work()
-        except Exception as error:
-            result = error
-        done(result)
+        assert self.work_once() == FLUSH
 
 
 class Parts(FakeDriver):
-    """The driver of a rewriter on a log of 40 entries; `told` is what happened, in order."""
+    """Driver of a rewriter on a log of 40 entries. `told` lists all events in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[object] = []
-        self.model = LoggedModel(SimDisk())
-        self.model.fill(random.Random(3), 40)
-        self.model.sync()
+        self.model = synced_log(count=40)
         self.thread = FlushThread()
         part: Any = SimpleNamespace(on_snapshot_taken=None)
         self.engine: Any = SimpleNamespace(
@@ -90,25 +71,24 @@ def output(*effects: object) -> Output:
     return Output(cast(Any, list(effects)), [])
 
 
-def message(term: int) -> TimeoutNow:
-    return TimeoutNow(term)
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
 
 
-def test_effects_and_messages_that_follow_a_truncation_wait_for_it_in_their_order() -> None:
-    parts = Parts()
+def test_effects_and_messages_behind_a_truncation_wait_in_order(parts: Parts) -> None:
     parts.rewriter.truncate(20)
     assert parts.rewriter.hold(output("later"))
     assert parts.rewriter.hold_rest(output("before", "rest"), 1)
-    parts.inbox.on_message(PEER, message(7), b"")
+    parts.inbox.on_message(PEER, TimeoutNow(7), b"")
     assert (parts.told, parts.model.log.last_index) == ([], 39)
     parts.thread.run()
-    assert parts.told == ["rest", "later", message(7), "resumed"]
+    assert parts.told == ["rest", "later", TimeoutNow(7), "resumed"]
     assert (parts.model.log.last_index, parts.model.log.durable, parts.model.log.generation) == (19, 19, 1)
     assert not parts.failures
 
 
-def test_a_truncation_that_follows_a_truncation_holds_what_is_behind_both() -> None:
-    parts = Parts()
+def test_effects_behind_two_truncations_wait_for_both(parts: Parts) -> None:
     parts.rewriter.truncate(20)
 
     def again() -> None:
@@ -117,53 +97,48 @@ def test_a_truncation_that_follows_a_truncation_holds_what_is_behind_both() -> N
 
     parts.rewriter.hold(output(again, "rest"))
     parts.rewriter.hold(output("later"))
-    parts.inbox.on_message(PEER, message(7), b"")
+    parts.inbox.on_message(PEER, TimeoutNow(7), b"")
     parts.thread.run()
-    assert (parts.told, parts.rewriter.active) == ([], True)
+    assert (parts.told, parts.rewriter.is_active) == ([], True)
     parts.thread.run()
-    assert parts.told == ["rest", "later", message(7), "resumed"]
+    assert parts.told == ["rest", "later", TimeoutNow(7), "resumed"]
     assert parts.model.log.last_index == 9
 
 
-def test_what_a_held_message_cuts_off_holds_the_messages_behind_it() -> None:
-    parts = Parts()
+def test_a_held_message_that_truncates_holds_the_messages_behind_it(parts: Parts) -> None:
     parts.inbox.hold()
     for term in range(3):
-        parts.inbox.on_message(PEER, message(term), b"")
+        parts.inbox.on_message(PEER, TimeoutNow(term), b"")
     parts.run = lambda work: (work(), parts.inbox.hold())  # type: ignore[assignment, func-returns-value]
     parts.inbox.release()
-    assert parts.told == [message(0)]
+    assert parts.told == [TimeoutNow(0)]
     parts.inbox.release()
-    assert parts.told == [message(0), message(1)]
+    assert parts.told == [TimeoutNow(0), TimeoutNow(1)]
 
 
-def test_messages_beyond_a_limit_are_lost_as_a_network_loses_them() -> None:
-    parts = Parts()
+def test_held_messages_above_a_limit_are_dropped(parts: Parts) -> None:
     parts.inbox.hold()
     for term in range(MAX_HELD + 5):
-        parts.inbox.on_message(PEER, message(term), b"")
+        parts.inbox.on_message(PEER, TimeoutNow(term), b"")
     parts.inbox.release()
-    assert parts.told == [message(term) for term in range(MAX_HELD)]
+    assert parts.told == [TimeoutNow(term) for term in range(MAX_HELD)]
 
 
-def test_no_sync_runs_beside_a_cut() -> None:
-    parts = Parts()
+def test_no_sync_runs_beside_a_cut(parts: Parts) -> None:
     parts.model.append()
-    parts.flusher.written()
+    parts.flusher.note_written()
     parts.rewriter.truncate(20)
     assert len(parts.thread.given) == 1, "the sync has begun, the cut has not"
     parts.thread.run()
     assert parts.model.log.durable == 40
     parts.model.append()
-    parts.flusher.written()
+    parts.flusher.note_written()
     assert len(parts.thread.given) == 1, "the cut has begun"
     parts.thread.run()
     assert parts.model.log.durable == 19
 
 
-def test_a_truncation_whose_beginning_is_corrupt_contradicts_this_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = Parts()
-
+def test_a_truncation_at_a_corrupt_entry_contradicts_the_replica(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise CorruptionError("rotten")
 
@@ -174,45 +149,65 @@ def test_a_truncation_whose_beginning_is_corrupt_contradicts_this_replica(monkey
     assert parts.told == []
 
 
-def replaceable() -> tuple[Parts, Any]:
-    parts = Parts()
-    base = parts.model.snapshot(3 * SEGMENT_BYTES)
-    return parts, base
+REWRITINGS = {
+    "cut": lambda parts, _: parts.rewriter.truncate(20),
+    "replaced": lambda parts, base: parts.rewriter.replace(base, lambda: None),
+}
 
 
-def test_a_log_that_is_being_replaced_answers_that_it_is_trimmed() -> None:
-    parts, base = replaceable()
-    log = parts.model.log
+@pytest.mark.parametrize("what", REWRITINGS)
+def test_a_rewriting_that_can_open_no_file_waits_and_begins_again(what: str) -> None:
+    """A rewriting is repeated whole at whichever file or directory the process is at its limit."""
+    interrupted, opened = True, -1
+    while interrupted:
+        opened += 1
+        parts = Parts()
+        base, log, calls = parts.model.snapshot(3 * SEGMENT_BYTES), parts.model.log, iter(range(100))
+        log._index.close()
+        log.open_files.close_all()
+        parts.model.sim.fail(
+            lambda operation, _, n=opened, calls=calls: operation in {"open", "sync_dir"} and next(calls) == n, EMFILE
+        )
+        REWRITINGS[what](parts, base)
+        parts.thread.run()
+        interrupted = parts.rewriter.is_active
+        if interrupted:
+            parts.flusher.note_written()
+            assert not parts.thread.given
+            parts.thread.advance(BUSY_PAUSE_S)
+            parts.thread.run()
+        assert (parts.failures, parts.rewriter.is_active) == ([], False)
+        assert log.generation == log._mark.value.generation == 1
+        assert parts.model.crash(opened, keep="none").last_index == (19 if what == "cut" else base.last_index)
+    assert opened > 3
+
+
+def test_reads_of_a_log_under_replacement_raise_trimmed_error(parts: Parts) -> None:
+    base, log = parts.model.snapshot(3 * SEGMENT_BYTES), parts.model.log
     parts.rewriter.replace(base, lambda: parts.told.append("replaced"))
     parts.rewriter.hold(output("rest"))
-    with pytest.raises(TrimmedError):
-        log.read(0, 10)
-    with pytest.raises(TrimmedError):
-        log.read_nowait(0, 10)
+    for read in (log.read, log.read_nowait):
+        with pytest.raises(TrimmedError):
+            read(0, 10)
     with pytest.raises(InvariantError):
         log.begin_sync()
     log.trim(base.position)
     assert log.first_position == 0, "there is nothing to be trimmed"
     parts.thread.run()
     assert parts.told == ["replaced", "rest", "resumed"]
-    assert (log.first_position, log.first_index, log.last_index) == (
-        base.position,
-        base.last_index + 1,
-        base.last_index,
-    )
-    assert log.generation == 1
+    assert (log.first_position, log.first_index) == (base.position, base.last_index + 1)
+    assert (log.last_index, log.generation) == (base.last_index, 1)
 
 
-@pytest.mark.parametrize("what", ["cut", "replaced"])
-def test_the_event_loops_part_of_a_rewriting_does_no_disk_work(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, base = replaceable()
-    monkeypatch.setattr(loop_guard, "_tolerated", None)
+@pytest.mark.parametrize("what", REWRITINGS)
+def test_the_event_loops_part_of_a_rewriting_does_no_disk_work(
+    parts: Parts, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = parts.model.snapshot(3 * SEGMENT_BYTES)
+    monkeypatch.setattr(loop_guard, "_is_tolerated", None)
 
     async def on_loop() -> None:
-        if what == "cut":
-            parts.rewriter.truncate(20)
-        else:
-            parts.rewriter.replace(base, lambda: None)
+        REWRITINGS[what](parts, base)
         parts.thread.run()
 
     asyncio.run(on_loop())
@@ -221,17 +216,13 @@ def test_the_event_loops_part_of_a_rewriting_does_no_disk_work(what: str, monkey
     assert parts.model.log.generation == 1
 
 
-@pytest.mark.parametrize("what", ["cut", "replaced"])
-def test_a_log_that_is_closed_before_it_took_a_rewriting_opens_rewritten(what: str) -> None:
-    parts, base = replaceable()
-    if what == "cut":
-        parts.rewriter.truncate(20)
-    else:
-        parts.rewriter.replace(base, lambda: None)
+@pytest.mark.parametrize("what", REWRITINGS)
+def test_a_log_closed_during_a_rewriting_opens_rewritten(parts: Parts, what: str) -> None:
+    base = parts.model.snapshot(3 * SEGMENT_BYTES)
+    REWRITINGS[what](parts, base)
     parts.flusher.stop()
     parts.thread.run()
-    parts.model.log.close()
-    recovery = parts.model.open()
+    recovery = parts.model.reopen()
     assert not recovery.corrupt_ranges
     assert not recovery.clean, "it was not told to be whole"
     assert recovery.last_index == (19 if what == "cut" else base.last_index)

@@ -1,4 +1,4 @@
-"""Files of segments: who reads without waiting does not wait for who opens one."""
+"""Files of segments: a reader that must not wait does not wait for a thread that opens a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 20
 
 
 class SlowDisk(OsDisk):
-    """Opens files when it is told to."""
+    """Disk that opens files when the test says so."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -26,7 +26,7 @@ class SlowDisk(OsDisk):
 
 
 def test_an_event_loop_does_not_wait_for_a_worker_that_opens_the_file(tmp_path: Path) -> None:
-    """The worker has the segment's lock for as long as the disk takes: a loop that waited would answer nobody."""
+    """The worker holds the segment's lock while the disk opens the file. A waiting event loop would answer nobody."""
     (tmp_path / segment_path(0)).parent.mkdir()
     (tmp_path / segment_path(0)).write_bytes(b"entries")
     disk = SlowDisk(tmp_path)

@@ -24,23 +24,22 @@ def put(store: SnapshotStore, position: int, *chunks: bytes) -> SnapshotMeta:
     return writer.commit()
 
 
+def names_of_files(disk: Disk) -> list[str]:
+    return disk.listdir("snapshots")
+
+
 def test_a_snapshot_is_read_as_written(disk: Disk):
     store = SnapshotStore.open(disk)
     content = random.Random(1).randbytes(3 * MAX_CHUNK_BYTES + 17)
-    meta = put(store, 4096, content[:10], b"", content[10:])
+    meta, empty = put(store, 4096, content[:10], b"", content[10:]), put(store, 8192)
     store = SnapshotStore.open(disk)
-    assert store.list() == [meta]
+    assert store.list() == [meta, empty]
     for size in (1000, 256 << 10, 10 << 20):
         pieces = list(store.read_chunks(meta, size))
         assert b"".join(pieces) == content
         assert {len(piece) for piece in pieces[:-1]} <= {size}
     store.verify(meta)
-
-
-def test_an_empty_snapshot_is_one(disk: Disk):
-    store = SnapshotStore.open(disk)
-    meta = put(store, 4096)
-    assert list(SnapshotStore.open(disk).read_chunks(meta)) == []
+    assert list(store.read_chunks(empty)) == []
 
 
 def test_snapshots_are_found_by_position(disk: Disk):
@@ -81,77 +80,57 @@ def test_a_committed_snapshot_survives_every_crash_and_a_torn_one_is_never_liste
         store.verify(kept)
 
 
-def test_every_flipped_bit_is_found():
-    disk = SimDisk()
-    meta = put(SnapshotStore.open(disk), 100, b"abcdef", b"ghi")
+def test_every_flipped_bit_is_found_and_a_shortened_file_is_passed_over_with_a_report(sim_disk: SimDisk):
+    meta = put(SnapshotStore.open(sim_disk), 100, b"abcdef", b"ghi")
     path = "snapshots/" + "100".zfill(20)
-    for bit in range(8 * disk.open(path).size()):
-        disk.flip_bit(path, bit)
-        store = SnapshotStore.open(disk)
+    for bit in range(8 * sim_disk.open(path).size()):
+        sim_disk.flip_bit(path, bit)
+        store = SnapshotStore.open(sim_disk)
         if store.list():
             with pytest.raises(CorruptionError, match="snapshots/"):
                 store.verify(store.list()[0])
         else:
             assert len(store.report.invalid) == 1
             assert path in store.report.invalid[0]
-        disk.flip_bit(path, bit)
-    assert SnapshotStore.open(disk).list() == [meta]
+        sim_disk.flip_bit(path, bit)
+    assert SnapshotStore.open(sim_disk).list() == [meta]
+    for left in (120, 40, 12, 3, 0):
+        sim_disk.open(path).truncate(left)
+        store = SnapshotStore.open(sim_disk)
+        assert (store.list(), len(store.report.invalid)) == ([], 1)
 
 
-@pytest.mark.parametrize("left", [0, 3, 12, 40, 120])
-def test_a_shortened_file_is_passed_over_with_a_report(left: int):
-    disk = SimDisk()
-    put(SnapshotStore.open(disk), 100, b"abcdef")
-    disk.open("snapshots/" + "100".zfill(20)).truncate(left)
-    store = SnapshotStore.open(disk)
-    assert store.list() == []
-    assert len(store.report.invalid) == 1
-
-
-def test_a_full_disk_is_met_and_leaves_the_old_snapshot():
-    disk = SimDisk()
-    store = SnapshotStore.open(disk)
+@pytest.mark.parametrize("refused", ["open", "reserve", "write"])
+def test_a_snapshot_without_disk_space_fails_and_leaves_no_file(sim_disk: SimDisk, refused: str):
+    """Only the old snapshot stays. A snapshot that is written when there is room again is kept."""
+    store = SnapshotStore.open(sim_disk)
     kept = put(store, 100, b"abc")
-    disk.capacity_bytes = disk.allocated_bytes + (2 << 20)
+    if refused == "write":
+        sim_disk.capacity_bytes = sim_disk.allocated_bytes + (2 << 20)
+    sim_disk.fail(lambda operation, path: operation == refused and path.endswith(".tmp"), errno.ENOSPC, once=False)
     writer = store.begin(meta_at(200))
     with pytest.raises(LogFullError, match="200"):
         writer.write(bytes(4 << 20))
     writer.abort()
-    assert store.list() == [kept]
+    sim_disk.faults.clear()
+    assert (store.list(), [name for name in names_of_files(sim_disk) if name.endswith(".tmp")]) == ([kept], [])
     put(store, 200, b"abc")
 
 
-@pytest.mark.parametrize("refused", ["open", "reserve"])
-def test_a_disk_without_room_for_a_snapshots_beginning_is_full_and_keeps_nothing_of_it(refused):
-    disk = SimDisk()
-    store = SnapshotStore.open(disk)
-    kept = put(store, 100, b"abc")
-    fault = disk.fail(lambda operation, path: operation == refused and path.endswith(".tmp"), errno.ENOSPC, once=False)
-    writer = store.begin(meta_at(200))
-    with pytest.raises(LogFullError, match="200"):
-        writer.write(b"abc")
-    writer.abort()
-    disk.faults.remove(fault)
-    assert (store.list(), [name for name in disk.listdir("snapshots") if name.endswith(".tmp")]) == ([kept], [])
-    put(store, 200, b"abc")
-
-
-def test_a_snapshot_that_is_begun_and_given_up_before_its_first_bytes_does_not_touch_the_disk():
-    """The event loop begins them."""
-    disk = SimDisk()
-    store = SnapshotStore.open(disk)
-    disk.fail(lambda _operation, _path: True, once=False)
+def test_beginning_and_aborting_a_snapshot_touches_no_disk(sim_disk: SimDisk):
+    """The event loop begins snapshots, so that step must not touch the disk."""
+    store = SnapshotStore.open(sim_disk)
+    sim_disk.fail(lambda _operation, _path: True, once=False)
     store.begin(meta_at(100)).abort()
 
 
-def test_a_failed_sync_is_said_and_leaves_nothing():
-    disk = SimDisk()
-    store = SnapshotStore.open(disk)
+def test_a_snapshot_whose_sync_fails_raises_an_error_and_leaves_no_file(sim_disk: SimDisk):
+    store = SnapshotStore.open(sim_disk)
     writer = store.begin(meta_at(100))
-    disk.fail(lambda operation, path: operation in {"datasync", "truncate"}, once=False)
+    sim_disk.fail(lambda operation, path: operation in {"datasync", "truncate"}, once=False)
     with pytest.raises(StorageError, match="100"):
         writer.commit()
-    assert (store.list(), disk.listdir("snapshots")) == ([], [])
+    assert (store.list(), names_of_files(sim_disk)) == ([], [])
 
 
 def test_a_snapshot_may_be_deleted_while_it_is_read(disk: Disk):
@@ -165,7 +144,7 @@ def test_a_snapshot_may_be_deleted_while_it_is_read(disk: Disk):
         list(store.read_chunks(meta))
 
 
-def test_a_snapshot_that_a_worker_lists_is_not_lost_to_one_that_is_dropped_meanwhile():
+def test_snapshots_added_during_removals_of_others_are_not_lost():
     store = SnapshotStore.open(SimDisk())
     old, new = range(300), range(1000, 1300)
     for position in old:
@@ -183,22 +162,23 @@ def test_a_snapshot_that_a_worker_lists_is_not_lost_to_one_that_is_dropped_meanw
     assert [meta.position for meta in store.list()] == [*new]
 
 
-def test_a_snapshot_whose_file_a_trim_removes_as_it_gets_its_name_is_not_listed(monkeypatch: pytest.MonkeyPatch):
-    """One worker has renamed it and syncs the directory, another one removes whatever stands below the log."""
-    disk = SimDisk()
-    store = SnapshotStore.open(disk)
+def test_a_snapshot_removed_by_a_trim_during_its_commit_is_not_listed(
+    sim_disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+):
+    """One worker has renamed the file and syncs the directory. Another removes everything below the log's start."""
+    store = SnapshotStore.open(sim_disk)
     writer = store.begin(meta_at(100))
     writer.write(b"abc")
     removal = Thread(target=lambda: store.remove_below(200))
-    sync_dir = disk.sync_dir
+    sync_dir = sim_disk.sync_dir
 
     def sync_slowly(path: str) -> None:
         if not removal.ident:
             removal.start()
-            removal.join(0.2)  # longer than it takes if nothing keeps it from it
+            removal.join(0.2)  # long enough for the removal, if nothing holds it back
         sync_dir(path)
 
-    monkeypatch.setattr(disk, "sync_dir", sync_slowly)
+    monkeypatch.setattr(sim_disk, "sync_dir", sync_slowly)
     writer.commit()
     removal.join()
-    assert [f"{meta.position:020d}" for meta in store.list()] == disk.listdir("snapshots")
+    assert [f"{meta.position:020d}" for meta in store.list()] == names_of_files(sim_disk)

@@ -1,4 +1,4 @@
-"""Snapshotter: what may be trimmed, and when."""
+"""The snapshotter decides what may be trimmed, and when."""
 
 import errno
 import random
@@ -9,20 +9,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_identity
+from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, synced_log
 
-from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger.loop_holds import LoopHolds
 from dledger.replica.snapshotter import SLICE_S, Snapshotter
-from dledger.store.disk import Disk, OsDisk, OsFile
-from dledger.testing.disk import SimDisk
+from dledger.store.disk import OsDisk, OsFile
 from dledger.types import SnapshotMeta
+from dledger_base.loop_holds import LoopHolds
 from tests.dledger.fake_driver import Unfailing
 
 
 class Works:
-    """An `Environment` in which timers fire, and work is done and then told of, when a test says so.
+    """`Environment` whose timers, work and results run when a test says so.
 
     With `slices`, every look at the clock ends a slice of encoding.
     """
@@ -66,120 +64,114 @@ class Works:
             self.step()
 
 
+def positions(model: LoggedModel) -> list[int]:
+    return [meta.position for meta in model.snapshots.list()]
+
+
 def test_a_trim_waits_until_the_log_is_durable_up_to_its_snapshot() -> None:
-    """A snapshot that a leader sent stands above the durable log: until that has caught up the older is its base."""
-    disk = SimDisk(random.Random(7))
-    make_identity(disk)
-    model = LoggedModel(disk)
-    model.fill(random.Random(6), 20)
-    model.sync()
-    model.snapshot(SEGMENT_BYTES)
-    model.trim(SEGMENT_BYTES)
+    """A leader's snapshot lies above the durable log. Until the log has caught up, the older snapshot is its base."""
+    model = synced_log(count=20)
+    model.trim_to(SEGMENT_BYTES)
     model.fill(random.Random(7), 60)
     model.snapshot(4 * SEGMENT_BYTES)
     assert model.log.durable_position < 4 * SEGMENT_BYTES
     timers, trimmed = Works(), []
-    snapshotter = snapshotter_of(model, timers, trimmed)
-    snapshotter.trim(4 * SEGMENT_BYTES)
+    snapshotter_of(model, timers, trimmed).trim(4 * SEGMENT_BYTES)
     timers.fire()
-    assert [meta.position for meta in model.snapshots.list()] == [SEGMENT_BYTES, 4 * SEGMENT_BYTES]
+    assert positions(model) == [SEGMENT_BYTES, 4 * SEGMENT_BYTES]
     assert (model.log.first_position, trimmed) == (SEGMENT_BYTES, [])
     model.sync()
     timers.run_out()
-    assert [meta.position for meta in model.snapshots.list()] == [4 * SEGMENT_BYTES]
+    assert positions(model) == [4 * SEGMENT_BYTES]
     assert model.log.first_position == trimmed[0] == 4 * SEGMENT_BYTES
 
 
-def test_a_trim_to_a_snapshot_that_was_passed_over_goes_to_the_one_before() -> None:
-    """Who was still writing one snapshot when the next was due keeps one segment more, never the whole log."""
-    disk = SimDisk(random.Random(7))
-    make_identity(disk)
-    model = LoggedModel(disk)
-    model.fill(random.Random(6), 60)
-    model.sync()
-    model.snapshot(SEGMENT_BYTES)
-    model.snapshot(3 * SEGMENT_BYTES)
+def test_a_trim_to_a_skipped_snapshot_goes_to_the_previous_snapshot(synced_sim: LoggedModel) -> None:
+    """A node that was still writing a snapshot when the next was due keeps one segment more, never the whole log."""
+    synced_sim.snapshot(SEGMENT_BYTES)
+    synced_sim.snapshot(3 * SEGMENT_BYTES)
     timers, trimmed = Works(), []
-    snapshotter_of(model, timers, trimmed).trim(2 * SEGMENT_BYTES)
+    snapshotter_of(synced_sim, timers, trimmed).trim(2 * SEGMENT_BYTES)
     timers.fire()
-    assert model.log.first_position == trimmed[0] == SEGMENT_BYTES
-    assert [meta.position for meta in model.snapshots.list()] == [SEGMENT_BYTES, 3 * SEGMENT_BYTES]
+    assert synced_sim.log.first_position == trimmed[0] == SEGMENT_BYTES
+    assert positions(synced_sim) == [SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
 
-def simple_snapshot(model: LoggedModel, position: int) -> SnapshotMeta:
+def begin(snapshotter: Snapshotter, model: LoggedModel, segment: int, *pieces: bytes) -> None:
+    """Begin a snapshot at the start of a segment."""
     last = model.entries[0][0]
-    return SnapshotMeta(position, last.index, last.term, last.chain_crc, MEMBERS)
+    meta = SnapshotMeta(segment * SEGMENT_BYTES, last.index, last.term, last.chain_crc, MEMBERS)
+    snapshotter.begin(meta, iter(pieces or (b"state",)))
 
 
-def test_a_snapshot_that_follows_one_that_was_given_up_is_committed_once() -> None:
-    model = synced_model(SimDisk(random.Random(7)))
+def test_a_snapshot_after_an_abandoned_one_is_committed(synced_sim: LoggedModel) -> None:
     timers = Works()
-    snapshotter = snapshotter_of(model, timers, [])
-    for position in (SEGMENT_BYTES, 2 * SEGMENT_BYTES):
+    snapshotter = snapshotter_of(synced_sim, timers, [])
+    for segment in (1, 2):
         snapshotter.abandon()
-        snapshotter.begin(simple_snapshot(model, position), iter([b"state"]))
+        begin(snapshotter, synced_sim, segment)
     timers.run_out()
-    assert [meta.position for meta in model.snapshots.list()] == [2 * SEGMENT_BYTES]
+    assert positions(synced_sim) == [2 * SEGMENT_BYTES]
 
 
 @pytest.mark.parametrize("steps", range(13))
-def test_a_snapshot_that_is_given_up_at_any_moment_leaves_no_file_behind(steps: int) -> None:
-    """Before its first bytes, between two slices, while a worker writes or commits: nobody can open it again."""
-    disk = SimDisk(random.Random(7))
-    model = synced_model(disk)
+def test_a_snapshot_that_is_given_up_at_any_moment_leaves_no_file_behind(synced_sim: LoggedModel, steps: int) -> None:
+    """The moments are before the first bytes, between two slices, and while a worker writes or commits.
+
+    No abandoned file may be found at the next opening.
+    """
     timers = Works(slices=True)
-    snapshotter = snapshotter_of(model, timers, [])
-    snapshotter.begin(simple_snapshot(model, SEGMENT_BYTES), iter([b"some", b"of", b"the", b"state"]))
+    snapshotter = snapshotter_of(synced_sim, timers, [])
+    begin(snapshotter, synced_sim, 1, b"some", b"of", b"the", b"state")
     for _ in range(steps):
         timers.step()
     snapshotter.abandon()
     timers.run_out()
-    committed = [f"{meta.position:020d}" for meta in model.snapshots.list()]
-    assert disk.listdir("snapshots") == committed
+    committed = [f"{position:020d}" for position in positions(synced_sim)]
+    assert synced_sim.disk.listdir("snapshots") == committed
     assert bool(committed) == (steps == 12)
-    snapshotter.begin(simple_snapshot(model, 2 * SEGMENT_BYTES), iter([b"state"]))
+    begin(snapshotter, synced_sim, 2)
     timers.run_out()
-    assert [meta.position for meta in model.snapshots.list()][-1:] == [2 * SEGMENT_BYTES]
+    assert positions(synced_sim)[-1:] == [2 * SEGMENT_BYTES]
 
 
 @pytest.mark.parametrize("refused", ["open", "pwrite", "rename"])
-def test_a_snapshot_for_which_there_is_no_space_is_given_up_and_the_next_one_is_written(refused: str) -> None:
-    disk = SimDisk(random.Random(7))
-    model = synced_model(disk)
-    timers = Works()
-    snapshotter = snapshotter_of(model, timers, [])
+def test_a_snapshot_without_space_is_abandoned_and_the_next_is_written(synced_sim: LoggedModel, refused: str) -> None:
+    timers, disk = Works(), synced_sim.sim
+    snapshotter = snapshotter_of(synced_sim, timers, [])
     disk.fail(lambda operation, path: operation == refused and path.startswith("snapshots/"), errno.ENOSPC)
-    snapshotter.begin(simple_snapshot(model, SEGMENT_BYTES), iter([b"state"]))
+    begin(snapshotter, synced_sim, 1)
     timers.run_out()
     assert (snapshotter.busy, disk.listdir("snapshots")) == (False, [])
-    snapshotter.begin(simple_snapshot(model, 2 * SEGMENT_BYTES), iter([b"state"]))
+    begin(snapshotter, synced_sim, 2)
     timers.run_out()
-    assert [meta.position for meta in model.snapshots.list()] == [2 * SEGMENT_BYTES]
+    assert positions(synced_sim) == [2 * SEGMENT_BYTES]
 
 
-def test_a_snapshot_without_space_does_not_keep_the_log_from_being_trimmed_to_an_earlier_one() -> None:
-    """A trim is what makes room."""
-    disk = SimDisk(random.Random(7))
-    model = synced_model(disk)
-    model.snapshot(SEGMENT_BYTES)
+def test_a_snapshot_without_space_does_not_block_a_trim_to_an_earlier_snapshot(synced_sim: LoggedModel) -> None:
+    """Only a trim makes room."""
+    synced_sim.snapshot(SEGMENT_BYTES)
     timers, trimmed = Works(), []
-    snapshotter = snapshotter_of(model, timers, trimmed)
-    disk.fail(lambda operation, path: operation == "pwrite" and path.startswith("snapshots/"), errno.ENOSPC)
-    snapshotter.begin(simple_snapshot(model, 2 * SEGMENT_BYTES), iter([b"state"]))
+    snapshotter = snapshotter_of(synced_sim, timers, trimmed)
+    synced_sim.sim.fail(lambda name, path: name == "pwrite" and path.startswith("snapshots/"), errno.ENOSPC)
+    begin(snapshotter, synced_sim, 2)
     snapshotter.trim(SEGMENT_BYTES)
     timers.run_out()
-    assert model.log.first_position == trimmed[0] == SEGMENT_BYTES
+    assert synced_sim.log.first_position == trimmed[0] == SEGMENT_BYTES
 
 
-def test_a_snapshot_that_is_given_up_while_it_is_committed_keeps_its_file(
+def test_a_snapshot_abandoned_during_its_commit_keeps_its_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker writes the end of it: a file that is opened meanwhile must not get its number, and what it writes."""
+    """A worker is writing the end of the snapshot file when the snapshot is given up.
+
+    If the file were closed, another file could get its descriptor, and the worker would write into that file.
+    """
     disk = OsDisk(str(tmp_path))
-    model = synced_model(disk)
+    model = synced_log(disk)
     timers, others = Works(), []
     snapshotter = snapshotter_of(model, timers, [])
-    snapshotter.begin(simple_snapshot(model, SEGMENT_BYTES), iter([b"state"]))
+    begin(snapshotter, model, 1)
     write = OsFile.pwrite
 
     def write_slowly(self: OsFile, data: bytes, offset: int) -> None:
@@ -194,28 +186,9 @@ def test_a_snapshot_that_is_given_up_while_it_is_committed_keeps_its_file(
     assert not [name for name in disk.listdir("snapshots") if name.endswith(".tmp")]
 
 
-def synced_model(disk: Disk) -> LoggedModel:
-    make_identity(disk)
-    model = LoggedModel(disk)
-    model.fill(random.Random(6), 60)
-    model.sync()
-    return model
-
-
-def snapshotter_of(model: LoggedModel, timers: Works, trimmed: list[int]) -> Snapshotter:
+def snapshotter_of(model: LoggedModel, timers: Any, trimmed: list[int]) -> Snapshotter:
     remover: Any = SimpleNamespace(tick=lambda: None)
     engine: Any = SimpleNamespace(trimmed=lambda _index, _term: None)
-    snapshotter = Snapshotter(
-        as_environment(timers),
-        model.log,
-        model.snapshots,
-        remover,
-        engine,
-        Unfailing(),
-    )
+    snapshotter = Snapshotter(timers, model.log, model.snapshots, remover, engine, Unfailing())
     snapshotter.on_trimmed.append(trimmed.append)
     return snapshotter
-
-
-def as_environment(timers: object) -> Environment:
-    return timers  # type: ignore[return-value]

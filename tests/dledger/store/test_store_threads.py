@@ -1,6 +1,7 @@
-"""Real threads on one log: reads, scrubs, filling, syncs and removals beside appends, trims, truncations and reopening.
+"""Real threads on one log: workers run beside appends, trims, truncations and reopening.
 
-A read may be refused because the entry was trimmed; it never gives wrong bytes and never calls them corrupt.
+The workers read, scrub, fill, sync and remove. A read may be refused because the entry was trimmed. A read never
+returns wrong bytes and never reports them as corrupt.
 """
 
 import random
@@ -22,7 +23,7 @@ from dledger.store.sync import SyncTicket
 STEPS = 1500
 MOST_APPENDED = 10
 REST_S = 0.0002
-"""Workers that never rest leave the thread of the test no turns."""
+"""Pause of the workers, in seconds. Without it the test's thread would not get its turn."""
 SWITCH_S = 0.0001
 
 
@@ -36,7 +37,7 @@ def threads_take_turns_often() -> Generator[None]:
 
 @pytest.fixture(autouse=True)
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most reads go to the files."""
+    """Shrink the window, so that most reads go to the files."""
     monkeypatch.setattr("dledger.store.window.RECENT_ENTRIES", 40)
     monkeypatch.setattr("dledger.store.window.SLACK_ENTRIES", 8)
     monkeypatch.setattr("dledger.store.recovery.RECENT_ENTRIES", 40)
@@ -44,7 +45,7 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stress:
-    """One log, its workers, and the thread of the test as its event loop.  `floor` is the commit index."""
+    """One log, its workers, and the test's thread as its event loop. `floor` is the commit index."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -58,7 +59,10 @@ class Stress:
         self.done: Queue[SyncTicket | None] = Queue()
         self.busy = False
         self.appended = 0
-        """Entries since the flush thread was given its job: the window holds those whose index units it writes."""
+        """Number of entries appended since the last job of the flush thread.
+
+        The window still holds the entries whose index units that job writes.
+        """
         self.scrubbing = threading.Lock()
         self.threads: list[threading.Thread] = []
 
@@ -209,7 +213,7 @@ class Stress:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_threads_never_read_wrong_bytes_nor_call_trimmed_ones_corrupt(tmp_path: Path, seed: int) -> None:
+def test_concurrent_threads_never_read_wrong_bytes_or_false_corruption(tmp_path: Path, seed: int) -> None:
     stress = Stress(tmp_path, seed)
     stress.start()
     try:

@@ -1,4 +1,4 @@
-"""One sync for all files of a file system, where its failure would be told."""
+"""One sync covers all files of a file system, if its failure would be reported."""
 
 import ctypes
 import errno
@@ -12,42 +12,42 @@ from dledger.store import disk as disk_module
 from dledger.store.disk import OsDisk
 
 
-def test_it_is_done_on_linux_and_tells_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def disk(tmp_path: Path) -> OsDisk:
+    return OsDisk(str(tmp_path))
+
+
+def test_sync_all_calls_syncfs_once(disk: OsDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(disk_module, "_syncfs", lambda: lambda descriptor: synced.append(descriptor) or 0)
-    assert OsDisk(str(tmp_path)).sync_all()
+    assert disk.sync_all()
     assert len(synced) == 1
 
 
-@pytest.mark.parametrize("release", ["5.7.19-generic", "4.19.0", "unknown"])
-def test_a_kernel_that_would_not_tell_of_a_failure_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
-) -> None:
-    monkeypatch.setattr(platform, "release", lambda: release)
-    assert not OsDisk(str(tmp_path)).sync_all()
+HIDING = ("5.7.19-generic", "4.19.0", "unknown")
+"""Kernels that hide failures."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux only")
-@pytest.mark.parametrize("release", ["5.8.0", "6.1.0-13-amd64", "10.0"])
-def test_a_younger_kernel_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+@pytest.mark.parametrize("release", [*HIDING, "5.8.0", "6.1.0-13-amd64", "10.0"])
+def test_sync_all_is_used_only_on_kernels_that_report_failures(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
     monkeypatch.setattr(platform, "release", lambda: release)
-    assert OsDisk(str(tmp_path)).sync_all()
+    assert disk.sync_all() == (release not in HIDING)
 
 
-def fails_with(code: int):
+def test_a_failed_syncfs_raises_an_error_and_a_missing_one_is_reported(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = errno.EIO
+
     def syncfs(_descriptor: int) -> int:
         ctypes.set_errno(code)
         return -1
 
-    return lambda: syncfs
-
-
-def test_what_could_not_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "_syncfs", fails_with(errno.EIO))
+    monkeypatch.setattr(disk_module, "_syncfs", lambda: syncfs)
     with pytest.raises(OSError, match="Input/output error"):
-        OsDisk(str(tmp_path)).sync_all()
-
-
-def test_a_system_without_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "_syncfs", fails_with(errno.ENOSYS))
-    assert not OsDisk(str(tmp_path)).sync_all()
+        disk.sync_all()
+    code = errno.ENOSYS
+    assert not disk.sync_all()

@@ -1,4 +1,4 @@
-"""Accounts and their rules, with access control off, and on: made, changed, told, deleted, and refused."""
+"""Accounts and their rules, with access control off and on: create, change, read, delete, and refused requests."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Assignments: queues for members of groups, modes set and told."""
+"""Assignments: the queues of group members, and setting and reading modes."""
 
 import json
 
@@ -15,15 +15,10 @@ QUESTION = {
 
 
 async def talk(record: Record) -> None:
-    await assigned(with_topic(record.broker("assignments")))
-    await refused(with_topic(record.broker("assignments that are refused", max_request_modes=1)))
+    await assigned(record.broker("assignments", topic="T1"))
+    await refused(record.broker("assignments that are refused", topic="T1", max_request_modes=1))
     await not_yet(record.broker("assignments before they are active"))
     await elsewhere(record.broker("assignments at a node that does not lead"))
-
-
-def with_topic(broker: Broker) -> Broker:
-    broker.create_topic("T1")
-    return broker
 
 
 def body(fields: dict[str, object], **changed: object) -> bytes:

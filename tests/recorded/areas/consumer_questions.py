@@ -1,4 +1,4 @@
-"""Questions to one consumer: passed on, answered, refused."""
+"""Questions to one consumer: forwarded, answered, or refused."""
 
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command
 from tests.recorded.areas.membership import heartbeat

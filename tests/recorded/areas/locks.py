@@ -1,6 +1,5 @@
-"""Queue locks: asked for, renewed, taken over, given up."""
+"""Queue locks: request, renewal, takeover, release."""
 
-from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.broker.features.locks.lock_bodies import lock_body
 from tests.recorded.conversation import Broker, Record
 
@@ -8,18 +7,12 @@ MEMBER = {"clientID": "anna", "consumerGroup": "CG"}
 
 
 async def talk(record: Record) -> None:
-    await owned(with_group(record.broker("locks")))
-    strict = record.broker("locks that are refused", max_locks_per_group=2, auto_create_group=False)
-    await refused(with_group(strict))
+    await owned(record.broker("locks", group="CG"))
+    strict = {"max_locks_per_group": 2, "auto_create_group": False}
+    await refused(record.broker("locks that are refused", group="CG", **strict))
     await not_yet(record.broker("locks before they are active"))
     await elsewhere(record.broker("locks at a node that does not lead"))
     await first_of_its_group(record.broker("a lock that makes its group"))
-
-
-def with_group(broker: Broker) -> Broker:
-    broker.served.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.served.settle()
-    return broker
 
 
 async def owned(broker: Broker) -> None:

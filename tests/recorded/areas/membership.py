@@ -1,4 +1,4 @@
-"""Members of consumer groups: who says so, who is told, who asks, and how far a group is."""
+"""Members of consumer groups: heartbeats, notifications, queries, and the progress of a group."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ async def talk(record: Record) -> None:
 
 
 def heartbeat(client_id: str, tags: str = "*", group: str = "CG") -> bytes:
-    """What a client says that produces, and consumes for one group."""
+    """Return the heartbeat of a client that produces, and consumes for one group."""
     subscriptions = [SubscriptionData("T1", tags, tags_set=[tags], code_set=[98], sub_version=7)]
     consumers = [ConsumerData(group, subscription_data_set=subscriptions)]
     return encode_heartbeat(HeartbeatData(client_id, [ProducerData("PG")], consumers))

@@ -1,4 +1,4 @@
-"""What a node says of itself, and of requests that it does not know."""
+"""Status of a node, and its answers to unknown requests."""
 
 from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_remoting.codes import LanguageCode, RequestCode
@@ -11,7 +11,7 @@ NOT_UNDERSTOOD = (
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_ROUTEINFO_BY_TOPIC,
 )
-"""Codes that no feature is for."""
+"""Codes that belong to no feature."""
 
 
 async def talk(record: Record) -> None:

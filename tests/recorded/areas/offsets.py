@@ -23,7 +23,7 @@ async def talk(record: Record) -> None:
 
 
 async def filled(broker: Broker) -> None:
-    """T1 has three messages in queue 0, which were stored within a second."""
+    """Store three messages in queue 0 of T1, within one second."""
     broker.create_topic("T1")
     for body in (b"one", b"two", b"three"):
         await broker.ask("a message", 310, send_ext("T1"), body)
@@ -67,8 +67,7 @@ async def refused(broker: Broker) -> None:
         await broker.ask("a queue that is no number", code, {**ext, "queueId": "one"})
         await broker.ask("nothing at all", code)
     await broker.ask("a bound that is none", 29, {**QUEUE, "timestamp": "0", "boundaryType": "MIDDLE"})
-    broker.note("nothing is committed")
-    broker.memory.node.commit = lambda: None  # type: ignore[method-assign]
+    broker.stop_committing()
     waiting = await broker.send("a commit that is on its way", 15, {**GROUP, "commitOffset": "2"})
     await broker.pass_time(0.5)
     await broker.step_down()

@@ -1,9 +1,8 @@
-"""POP: popped, acknowledged, hidden anew, come again."""
+"""POP: pop, acknowledge, change the invisible time, redeliver."""
 
 import msgspec
 
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.recorded.areas.sending import send_ext
 from tests.recorded.conversation import Broker, Record
 
@@ -13,18 +12,10 @@ ASKED = {**OF_GROUP, "maxMsgNums": "2", "invisibleTime": "60000", "pollTime": "0
 
 
 async def talk(record: Record) -> None:
-    await popped(with_group(record.broker("pops")))
-    await in_order(with_group(record.broker("pops in order")))
-    await refused(with_group(record.broker("pops that are refused")))
+    for conversation, what in ((popped, "pops"), (in_order, "pops in order"), (refused, "pops that are refused")):
+        await conversation(record.broker(what, group="CG", topic="T1"))
     await not_yet(record.broker("pops before they are active"))
     await elsewhere(record.broker("pops at a node that does not lead"))
-
-
-def with_group(broker: Broker) -> Broker:
-    broker.served.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.served.settle()
-    broker.create_topic("T1")
-    return broker
 
 
 async def send(broker: Broker, count: int) -> None:
@@ -33,7 +24,7 @@ async def send(broker: Broker, count: int) -> None:
 
 
 def point(popped: RemotingCommand, offset: int, queue: str = "0") -> dict[str, str]:
-    """What an acknowledgement says of a message of a delivery."""
+    """Return the fields by which an acknowledgement names a message of a delivery."""
     text = f"0 {popped.ext['popTime']} 60000 {queue} 0 broker-a 0 {offset}"
     return {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "extraInfo": text, "offset": str(offset)}
 
@@ -83,6 +74,7 @@ async def refused(broker: Broker) -> None:
     unknown = {**OF_GROUP, "queueId": "0", "extraInfo": "0 1 2 0 0 b 0 0", "offset": "0"}
     await broker.ask("no such delivery", ACK, unknown)
     await broker.ask("no body", BATCH_ACK)
+    await broker.ask("what only another node may tell", 20019)
 
 
 async def not_yet(broker: Broker) -> None:

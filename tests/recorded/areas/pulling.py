@@ -1,4 +1,4 @@
-"""Pulls: what is there, what is waited for, what is refused; and whose pulls came to a node."""
+"""Pulls: stored messages, long polls, refusals, and the record of pulling clients."""
 
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.heartbeat import (
@@ -16,7 +16,7 @@ SUSPEND = {"sysFlag": "6", "suspendTimeoutMillis": "1000"}
 
 
 def pull_ext(topic: str, offset: int = 0, **fields: str) -> dict[str, str]:
-    """The fields of 11 and 361; the subscription comes with them."""
+    """Return the fields of 11 and 361, including the subscription."""
     ids = {"consumerGroup": "CG", "topic": topic, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "32"}
     flags = {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
     return {**ids, **flags, **fields}
@@ -38,7 +38,7 @@ async def talk(record: Record) -> None:
 
 
 async def filled(broker: Broker) -> None:
-    """T1 has four messages in queue 0."""
+    """Store four messages in queue 0 of T1."""
     broker.create_topic("T1")
     await broker.ask("a message", 310, send_ext("T1"), b"hello")
     await broker.ask("a batch", 320, send_ext("T1", m="true"), TWO_KEYS)

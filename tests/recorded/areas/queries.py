@@ -14,7 +14,7 @@ async def talk(record: Record) -> None:
 
 
 async def filled(broker: Broker) -> str:
-    """T1 has two messages with keys; returns the position of the first."""
+    """Store two messages with keys in T1, and return the position of the first."""
     broker.create_topic("T1")
     keyed = "UNIQ_KEY\x01K1\x02KEYS\x01a b\x02"
     sent = await broker.ask("a message", 310, send_ext("T1", properties=keyed), b"hello")

@@ -1,4 +1,4 @@
-"""Quotas: set, told, and what is answered beyond one."""
+"""Quotas: set, read, and the answers to requests beyond a quota."""
 
 from tests.recorded.conversation import Broker, Record
 

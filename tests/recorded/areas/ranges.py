@@ -1,4 +1,4 @@
-"""Reading the log itself: plans, ranges, how far it is committed."""
+"""Reads of the log itself: plans, ranges, and the committed end."""
 
 from tests.recorded.areas.sending import send_ext
 from tests.recorded.conversation import Broker, Record
@@ -14,7 +14,7 @@ async def talk(record: Record) -> None:
 
 
 async def filled(broker: Broker) -> None:
-    """T1 and T2 have some messages, in several segments' worth of entries."""
+    """Store messages in T1 and T2, in entries that fill several segments."""
     for topic in ("T1", "T2"):
         broker.create_topic(topic)
     for number in range(4):

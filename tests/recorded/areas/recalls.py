@@ -1,4 +1,4 @@
-"""Delayed messages that their producers take back."""
+"""Delayed messages that their producers recall."""
 
 from dledger_broker.features.delay.messages import DueMessages
 from dledger_remoting.recalls import RecallHandle
@@ -16,7 +16,7 @@ def recall(handle: str, topic: str = "T1", **fields: str) -> dict[str, str]:
 
 
 async def waiting(broker: Broker) -> str:
-    """Have a message wait; returns its handle."""
+    """Store a delayed message, and return its handle."""
     broker.create_topic("T1")
     due_ms = broker.memory.env.wall_ms() + 60_000
     properties = f"UNIQ_KEY\x01K1\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
@@ -26,7 +26,7 @@ async def waiting(broker: Broker) -> str:
 
 
 async def read_log(broker: Broker) -> None:
-    """Let the time index read what is applied, which nothing does by itself here."""
+    """Let the time index read the applied entries. Nothing else does that here."""
     follower = broker.served.service.parts[DueMessages].index.rows.follower
     await broker.memory.env.finish(follower.fold())
 

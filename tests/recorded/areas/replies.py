@@ -1,4 +1,4 @@
-"""Replies, on their way to the client that waits for them."""
+"""Replies on their way to the requesting client."""
 
 from dledger_remoting.command import FLAG_RESPONSE, RemotingCommand, encode_command
 from tests.recorded.areas.membership import heartbeat

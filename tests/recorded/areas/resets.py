@@ -1,6 +1,5 @@
-"""Resets: groups that go on elsewhere, copies of them, and where their members are."""
+"""Resets of consumer groups, copies of their offsets, and the positions of their members."""
 
-from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.recorded.areas.sending import send_ext
 from tests.recorded.conversation import Broker, Record
 
@@ -20,15 +19,8 @@ PULLED = {
 
 
 async def talk(record: Record) -> None:
-    await reset(with_group(record.broker("resets")))
-    await refused(with_group(record.broker("resets that are refused")))
-
-
-def with_group(broker: Broker) -> Broker:
-    broker.served.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.served.settle()
-    broker.create_topic("T1")
-    return broker
+    await reset(record.broker("resets", group="CG", topic="T1"))
+    await refused(record.broker("resets that are refused", group="CG", topic="T1"))
 
 
 async def reset(broker: Broker) -> None:

@@ -1,6 +1,5 @@
-"""Messages that are sent back: they come again, or become dead letters."""
+"""Messages that are sent back: they are redelivered, or become dead letters."""
 
-from dledger_remoting.topics import SubscriptionGroupConfig
 from tests.recorded.areas.queries import filled
 from tests.recorded.conversation import Broker, Record
 
@@ -27,8 +26,7 @@ async def refused(broker: Broker) -> None:
     position = int(await filled(broker))
     await broker.ask("a group that is not there", 36, back(position, group="absent"))
     await broker.ask("no group", 36, {"offset": "0", "delayLevel": "0"})
-    broker.served.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: None)
-    broker.served.settle()
+    broker.create_group("CG")
     await broker.ask("nothing stands there", 36, back(position + 1))
     await broker.ask("below the log", 36, back(-1))
     await broker.follow()

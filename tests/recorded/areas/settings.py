@@ -1,4 +1,4 @@
-"""Settings: keys of the configuration that are set while nodes run."""
+"""Settings: configuration keys that are changed while nodes run."""
 
 from tests.recorded.conversation import Broker, Record
 
@@ -15,7 +15,7 @@ async def put(broker: Broker) -> None:
     await broker.ask("by RocketMQ's names", PUT, body=b"fileReservedTime=48\nautoCreateTopicEnable=false\n")
     await broker.ask("by ours, in binary", PUT, body=b"transaction_check_max=3", serialize_type=1)
     await broker.ask("taken back", PUT, body=b"fileReservedTime=")
-    # Its answer has every key with its default: it is not recorded, for it changes with each new one.
+    # The answer is not recorded: it has every key with its default, so each new key would change it.
     await broker.send("what counts then", TELL, oneway=True)
 
 

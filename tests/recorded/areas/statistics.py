@@ -1,4 +1,4 @@
-"""Statistics of topics and producers, and requests to clean at once."""
+"""Statistics of topics and producers, and requests for an immediate cleanup."""
 
 import json
 

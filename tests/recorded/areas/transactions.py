@@ -1,4 +1,4 @@
-"""Transactions: halves, how they end, and what is refused."""
+"""Transactions: half messages, their ends, and refusals."""
 
 from tests.recorded.areas.sending import long_ext, send_ext
 from tests.recorded.conversation import Broker, Record

@@ -1,4 +1,4 @@
-"""`dledger spark archive` killed with all its processes, at a moment of its own, and run again."""
+"""`dledger spark archive` is killed with all its processes at a random moment, and run again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 180.0
 
 @pytest.fixture(scope="module")
 def bodies(cluster: LocalCluster) -> list[bytes]:
-    """What the topic holds."""
+    """Return the bodies in the topic."""
     sent = [b"message %06d" % number for number in range(MESSAGES)]
     with SyncAdmin(cluster.namesrv) as admin, SyncProducer(cluster.namesrv, group="killed-archive") as producer:
         admin.create_topic(TOPIC, queues=2)
@@ -35,9 +35,9 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
     return sent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("commits", [1, 3])
-def test_a_killed_run_leaves_what_it_committed_and_the_next_one_goes_on_exactly(
+def test_a_killed_archive_run_keeps_its_commits_and_the_next_run_completes_them(
     spark: SparkSession, cluster: LocalCluster, bodies: list[bytes], tmp_path: Path, commits: int
 ) -> None:
     path, said = tmp_path / "archive", tmp_path / "said"

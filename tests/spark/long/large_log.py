@@ -1,6 +1,6 @@
-"""A log that is much larger than memory allows is read with the executors' memory flat.
+"""A log that is much larger than the memory is read while the executors' memory stays flat.
 
-`DLEDGER_LOG_GB` says how large (20 by default). One of the three nodes is stopped first, so that the disk holds the log
+`DLEDGER_LOG_GB` sets the size (20 by default). One of the three nodes is stopped first, so that the disk holds the log
 twice and not three times.
 """
 
@@ -26,7 +26,7 @@ VALUE_BYTES = 32 << 10
 BATCH = 24
 BATCHES_AT_ONCE = 12
 WORKER_BOUND_MB = 300
-"""What a Python worker may hold, whatever the size of the log: an answer, its rows, and two batches on their way."""
+"""Maximum memory of a Python worker in MB, for any size of the log: an answer, its rows, and two batches under way."""
 
 
 async def fill(namesrv: str, count: int) -> None:
@@ -42,14 +42,14 @@ async def fill(namesrv: str, count: int) -> None:
 
         async with asyncio.TaskGroup() as tasks:
             for number in range(count):
-                async with room:  # no more tasks than batches that are under way
+                async with room:  # limits the tasks to the number of batches under way
                     pass
                 tasks.create_task(batch(number, queues[number % len(queues)]))
                 await asyncio.sleep(0)
 
 
 class WorkerMemory:
-    """Samples the memory of this session's Python workers while it is entered; the highest of all, in bytes."""
+    """Sampler of the memory of this session's Python workers while it is entered. It keeps the maximum, in bytes."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -86,10 +86,10 @@ class WorkerMemory:
                 anonymous = next(line for line in lines if line.startswith("RssAnon:"))
                 self.peak_bytes = max(self.peak_bytes, int(anonymous.split()[1]) * 1024)
         except (OSError, IndexError, StopIteration):
-            pass  # it has ended meanwhile
+            pass  # the worker has ended meanwhile
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_log_of_any_size_is_read_in_the_same_memory(spark: SparkSession) -> None:
     batches = int(LOG_GB * 1e9 / (BATCH * VALUE_BYTES))
     with LocalCluster(config='flush = "async"\n') as cluster, WorkerMemory() as memory:

@@ -1,5 +1,7 @@
-"""Job that pins: what it has pinned stays while retention takes what is older than the log may be; then it goes, and
-both modes give the same rows of what is left."""
+"""Job that pins a log. Its part stays while retention would trim older messages.
+
+After the pin's end that part is trimmed, and both modes give the same rows of the rest.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def first_position(cluster: LocalCluster, group: str) -> int:
-    """Where the log of a group begins, on the follower that has kept the most."""
+    """Return the first position of a group's log, on the follower that has kept the most."""
     found = [cluster.status(node) for node in cluster.members(group) if node != cluster.leader(group)]
     return min(status.first_position for status in found if status is not None)
 
@@ -45,7 +47,7 @@ def begins_behind(cluster: LocalCluster, group: str, position: int) -> bool:
 
 
 def send(cluster: LocalCluster, topic: str, group: str) -> list[bytes]:
-    """Send 6 MiB to a group's queues of a topic; the bodies."""
+    """Send 6 MiB to a group's queues of a topic, and return the bodies."""
     with SyncProducer(cluster.namesrv, group="pinned") as producer:
         bodies = [b"%08d" % number * 512 for number in range(1536)]
         for start in range(0, len(bodies), 64):
@@ -70,8 +72,8 @@ def rows(parts: list[LogSlice | QueueRange]) -> list[Row]:
     return sorted(found)
 
 
-@pytest.mark.slow
-def test_what_is_pinned_stays_until_it_is_given_up_and_then_both_modes_give_what_is_left() -> None:
+@pytest.mark.long
+def test_pinned_messages_stay_until_release_and_both_modes_read_the_rest() -> None:
     with LocalCluster(groups=2, config=CONFIG) as cluster, SyncAdmin(cluster.namesrv) as admin:
         for topic in (TOPIC, OTHER):
             admin.create_topic(topic, queues=QUEUES)
@@ -80,7 +82,7 @@ def test_what_is_pinned_stays_until_it_is_given_up_and_then_both_modes_give_what
         lossy = planned(cluster, pinLease="0", failOnDataLoss="false")
         whole = rows(pinned)
         assert sorted(row[3] for row in whole) == bodies
-        # Each group looks every ten seconds: while one takes something twice, the other looks at least once.
+        # Each group checks every ten seconds. While one trims twice, the other checks at least once.
         send(cluster, OTHER, "broker-a")
         for _ in range(2):
             before = first_position(cluster, "broker-b")

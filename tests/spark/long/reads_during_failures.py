@@ -1,8 +1,8 @@
-"""A job over millions of messages reads followers while messages are sent and leaders are killed, and misses nothing.
+"""A job over millions of messages reads followers during sends and leader kills, and misses nothing.
 
-`DLEDGER_MESSAGES` says how many (5,000,000 by default). They are sent while leaders are killed; then the job reads them
-all while more are sent to the same topic and leaders are killed. What it found must be what was acknowledged, by count
-and by hash of the values.
+`DLEDGER_MESSAGES` sets the number (5,000,000 by default). They are sent while leaders are killed. Then the job reads
+them all, while more are sent to the same topic and leaders are killed. The job must find exactly what was acknowledged,
+by count and by hash of the values.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ BATCH = 400
 BATCHES_AT_ONCE = 16
 KILL_EVERY_SECONDS = 8.0
 LATER_PAUSE_SECONDS = 0.1
-"""Between batches while the job reads: the cores are for it."""
+"""Pause in seconds between batches while the job reads, to leave it the cores."""
 FIRST_LATER_NUMBER = 1_000_000_000
 
 
 class Digest(NamedTuple):
-    """Values as a set: how many, and the sum of the first 60 bits of their MD5."""
+    """Digest of a multiset of values: their number, and the sum of the first 60 bits of their MD5."""
 
     count: int
     total: int
@@ -56,7 +56,7 @@ def digest(numbers: range) -> Digest:
 
 
 def send(namesrv: str, first: int, count: int | None, stop_file: str) -> int:
-    """Send messages numbered from `first` on, until there are `count` or `stop_file` exists; how many.
+    """Send messages numbered from `first` on, until there are `count` or `stop_file` exists. Return their number.
 
     All of them are acknowledged, each once: repeated attempts are idempotent.
     """
@@ -74,7 +74,7 @@ def send(namesrv: str, first: int, count: int | None, stop_file: str) -> int:
             async with asyncio.TaskGroup() as tasks:
                 while (count is None and not Path(stop_file).exists()) or (count is not None and sent < count):
                     size = BATCH if count is None else min(BATCH, count - sent)
-                    async with room:  # no more tasks than batches that are under way
+                    async with room:  # limits the tasks to the number of batches under way
                         numbers = range(first + sent, first + sent + size)
                     tasks.create_task(batch(numbers, queues[sent // BATCH % len(queues)]))
                     await asyncio.sleep(0 if count is not None else LATER_PAUSE_SECONDS)
@@ -86,7 +86,7 @@ def send(namesrv: str, first: int, count: int | None, stop_file: str) -> int:
 
 @contextmanager
 def killed_leaders(cluster: LocalCluster) -> Iterator[list[str]]:
-    """Kills the leader and starts it again, over and over; gives the nodes that were killed so far."""
+    """Kill the leader and start it again, over and over. Yield the list of nodes killed so far."""
     killed: list[str] = []
     failures: list[BaseException] = []
     done = threading.Event()
@@ -113,7 +113,7 @@ def killed_leaders(cluster: LocalCluster) -> Iterator[list[str]]:
 
 
 def leaders_served_bytes(cluster: LocalCluster) -> float:
-    """Bytes of the log that nodes have served as leaders since they were started last."""
+    """Return the bytes of the log that nodes have served as leaders since their last start."""
     total = 0.0
     for node_id in cluster.node_ids:
         host, port = cluster.client_address(node_id).split(":")
@@ -123,8 +123,8 @@ def leaders_served_bytes(cluster: LocalCluster) -> float:
     return total
 
 
-@pytest.mark.slow
-def test_a_job_finds_what_was_acknowledged_whatever_happens_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_job_reads_all_acknowledged_messages_during_leader_kills(spark: SparkSession, tmp_path: Path) -> None:
     stop_file = str(tmp_path / "stop")
     with LocalCluster() as cluster, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as sender:
         with SyncAdmin(cluster.namesrv) as admin:

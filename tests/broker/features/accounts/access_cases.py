@@ -1,11 +1,8 @@
-"""Requests of all codes from accounts of all rights: what a broker with access control refuses, and in which words.
+"""Requests of all codes from accounts of all rights: which of them access control refuses, and in which words.
 
-The same requests were put to a real RocketMQ 5.3.3 with authentication and authorization on; what it answered is
-recorded in `tests/golden/access_5.3.3.txt`. It says of each request what who has no right is told, and on each kind of
-resource which one right suffices for who has all rights on the others.
+A real RocketMQ 5.3.3 was sent the same requests. `tests/golden/access_5.3.3.txt` has its refusals. For each kind of
+resource, it has the single rights that suffice for an account with all rights on the other kinds.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -20,15 +17,15 @@ from dledger_remoting.signatures import Credentials
 from tests.broker.features.locks.lock_bodies import lock_body
 
 Ask: type = Callable[[Credentials | None, int, Mapping[str, str], bytes], RemotingCommand]
-"""The answer to a request that an account signs, or nobody."""
+"""Function that returns the answer to a request, which an account or nobody signs."""
 
 KINDS: Final = ("Topic", "Group", "Cluster")
 ACTIONS: Final = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 GOES_ON: Final = "goes on"
 NOTHING: Final = "nothing"
-"""In place of an action: no right on this kind of resource."""
+"""Takes the place of an action: no right on this kind of resource."""
 POOR, RICH, OFF, DENIED = (Credentials(name, f"secret-of-{name}") for name in ("poor", "rich", "off", "denied"))
-"""Accounts: without rights, with all, disabled, and with all but those on the one topic and the one group here."""
+"""Accounts: without rights, with all rights, disabled, and with all rights but those on this one topic and group."""
 NAMES: Final = {
     "topic": "T1", "consumerGroup": "CG", "group": "CG", "groupName": "CG", "producerGroup": "PG", "queueId": "0",
     "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0", "suspendTimeoutMillis": "0",
@@ -44,7 +41,7 @@ NAMES: Final = {
     "resource": "Topic:none", "jstackEnable": "false", "consumerGroupSet": "CG", "messageQueueOffset": "0",
     "recallHandle": RecallHandle("T1", "broker-a", 1_700_000_100_000, "K5").encode(),
 }  # fmt: skip
-"""Fields that requests of any code have here; each looks at its own."""
+"""Fields for requests of any code. Each request uses its own fields of these."""
 LETTERS: Final = {
     "a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
 }  # fmt: skip
@@ -70,13 +67,13 @@ BODIES: Final[Mapping[int, bytes]] = {
     200151: json.dumps({"brokerName": "broker-a", "acks": [_ACK]}).encode(),
 }
 DESTRUCTIVE: Final = (207, 215, 3003)
-"""Codes that take away what others look at: asked last."""
+"""Codes that delete what other requests look at, and are therefore asked last."""
 WITHOUT_ROUTE: Final = (105,)
-"""Codes that brokers do not serve and refuse all the same."""
+"""Codes that brokers do not serve, but refuse all the same."""
 
 
 class Case(NamedTuple):
-    """A request. `fields` are others than all requests have here; None in place of a text takes one away."""
+    """Request of a case. `fields` are added to the common fields or replace them; None takes a field away."""
 
     code: int
     what: str = ""
@@ -87,7 +84,7 @@ class Case(NamedTuple):
         return f"{self.code} {request_code_name(self.code)}{self.what and ' '}{self.what}"
 
     def request(self, found: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, str], bytes]:
-        """Its fields and its body; `found` are fields by code that name what a broker has stored."""
+        """Return the request's fields and body. `found` has fields, by code, that name what a broker has stored."""
         named = {**NAMES, **found.get(self.code, {}), **self.fields}
         if self.code in (310, 320, 325):
             named = {**LETTERS, **self.fields}
@@ -96,7 +93,7 @@ class Case(NamedTuple):
 
 
 def cases(codes: list[int]) -> list[Case]:
-    """Requests of all the codes, and some of a kind of their own."""
+    """Return requests of all the codes, and special cases of some."""
     more = [
         Case(310, "to the retry topic of its group", {"b": "%RETRY%CG", "a": "CG"}),
         Case(310, "to a retry topic, as another group", {"b": "%RETRY%CG", "a": "PG"}),
@@ -118,7 +115,7 @@ def cases(codes: list[int]) -> list[Case]:
 
 
 def accounts() -> Iterator[tuple[Credentials, dict[str, list[str]]]]:
-    """Accounts that have all rights on two kinds of resources, and one right, or none, on the third."""
+    """Yield accounts that have all rights on two kinds of resources, and one right or none on the third."""
     for kind in KINDS:
         for action in (NOTHING, *ACTIONS):
             rules = {f"{other}:*": ["All"] for other in KINDS if other != kind}
@@ -128,13 +125,13 @@ def accounts() -> Iterator[tuple[Credentials, dict[str, list[str]]]]:
 
 
 def having(kind: str, action: str) -> Credentials:
-    """The account whose one right on a kind of resource this is."""
+    """Return the account that has this one right on a kind of resource."""
     name = f"{kind}-{action}".lower()
     return Credentials(name, f"secret-of-{name}")
 
 
 def make_accounts(ask: Ask, root: Credentials) -> None:
-    """Make all accounts that are asked for here."""
+    """Make all accounts of these cases."""
 
     def change(code: int, ext: dict[str, str], body: object) -> None:
         answer = ask(root, code, ext, json.dumps(body).encode())
@@ -191,9 +188,7 @@ _REFUSAL: Final = re.compile(
 
 
 def refusal(answer: RemotingCommand) -> str | None:
-    """Code and words with which access control refuses a request, without names and what we say behind them; None if
-    it does not.
-    """
+    """Return code and words of a refusal by access control, without names and what this broker adds, else None."""
     remark = answer.remark or ""
     if answer.code != ResponseCode.NO_PERMISSION or not _REFUSAL.search(remark):
         return None
@@ -203,7 +198,7 @@ def refusal(answer: RemotingCommand) -> str | None:
 
 
 def told(ask: Ask, case: Case, found: Mapping[int, Mapping[str, str]]) -> Iterator[str]:
-    """What a broker says to a request of everybody, in lines; `goes on` is what it does not refuse."""
+    """Yield lines with a broker's answer to the request of each account. `goes on` means that it does not refuse."""
     ext, body = case.request(found)
 
     def says(who: Credentials | None) -> str:

@@ -1,7 +1,5 @@
 """Access control under requests of all kinds: a few here, `make fuzz-access REQUESTS=1000000` for more."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 
@@ -17,12 +15,5 @@ def test_no_request_gets_around_access_control_or_makes_a_handler_fail() -> None
         for who, count in sorted(fuzz.asked.items()):
             print(f"{count:9,} {who}")
         print(f"{fuzz.asked.total():9,} requests, seed {seed}; answers by code: {dict(sorted(fuzz.answers.items()))}")
-    assert {who.split(" ")[0] for who in fuzz.asked} == {
-        "nobody",
-        "unsigned",
-        "forged",
-        "unknown",
-        "app",
-        "admin",
-        "mangled",
-    }
+    senders = {"nobody", "unsigned", "forged", "unknown", "app", "admin", "mangled"}
+    assert {who.split(" ")[0] for who in fuzz.asked} == senders

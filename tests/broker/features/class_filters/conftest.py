@@ -1,6 +1,4 @@
-"""Filters of these tests can be imported by the processes that run them."""
-
-from __future__ import annotations
+"""Makes the filters of these tests importable for the processes that run them."""
 
 from pathlib import Path
 

@@ -1,8 +1,7 @@
-"""Class filters that tests have their nodes run: one that works, and some of each kind that does not."""
-
-from __future__ import annotations
+"""Class filters that tests have their nodes run: one that works, and some that fail, in each way."""
 
 import os
+import signal
 import sys
 import time
 
@@ -30,8 +29,6 @@ def loops(message: FilteredMessage) -> bool:
 
 
 def sleeps_without_alarm(message: FilteredMessage) -> bool:
-    import signal
-
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     while message.body == b"loop":
         time.sleep(60)

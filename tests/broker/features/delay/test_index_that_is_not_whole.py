@@ -1,6 +1,4 @@
-"""Leaders whose time index is not whole hand over to a node whose index is, and seldom."""
-
-from __future__ import annotations
+"""A leader whose time index is not whole hands over to a node whose index is whole, but seldom."""
 
 import pytest
 
@@ -10,13 +8,13 @@ from dledger_sim.brokers.service import SimBroker
 from tests.broker.features.delay.delayed_brokers import Delayed
 
 
-class Indexes:
-    """Three nodes; what each believes of its index is what a test says."""
+class Indexes(Delayed):
+    """Group of three nodes. A test sets what each node believes of its index."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.delayed = Delayed()
-        self.group = self.delayed.brokers.group
+        super().__init__()
         self.whole: dict[str, bool | None] = dict.fromkeys(self.group.nodes, True)
+        self.leads = self.brokers.leader
         names = {}
         for name, node in self.group.nodes.items():
             assert node.life is not None
@@ -28,54 +26,36 @@ class Indexes:
 
         monkeypatch.setattr(TimeFollower, "whole", property(read, lambda _follower, _value: None), raising=False)
 
-    @property
-    def leader(self) -> str:
-        return self.delayed.brokers.leader
-
-    def followers(self) -> list[str]:
-        return sorted(set(self.group.nodes) - {self.leader})
-
-    def run(self, seconds: float) -> None:
-        self.delayed.brokers.run(seconds)
+    def leader_after(self, seconds: float) -> str:
+        self.run(seconds)
+        return self.brokers.leader
 
 
-def test_a_leader_hands_over_to_the_node_whose_index_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    indexes = Indexes(monkeypatch)
-    old, (other, whole) = indexes.leader, indexes.followers()
-    indexes.whole.update({old: False, other: False})
-    indexes.run(12.0)
-    assert indexes.leader == whole
+@pytest.fixture
+def indexes(monkeypatch: pytest.MonkeyPatch) -> Indexes:
+    return Indexes(monkeypatch)
 
 
-@pytest.mark.parametrize("others", [False, None])
-def test_with_none_that_is_whole_the_leader_goes_on(monkeypatch: pytest.MonkeyPatch, others: bool | None) -> None:
-    indexes = Indexes(monkeypatch)
-    old = indexes.leader
-    indexes.whole = {name: False if name == old else others for name in indexes.whole}
-    operation = indexes.delayed.send(2_000)
-    indexes.run(20.0)
-    assert indexes.leader == old
-    assert indexes.delayed.is_delivered(operation)
+def test_a_leader_with_a_broken_index_hands_over_to_the_node_with_a_whole_index(indexes: Indexes) -> None:
+    other, whole = sorted(set(indexes.group.nodes) - {indexes.leads})
+    indexes.whole.update({indexes.leads: False, other: False})
+    assert indexes.leader_after(12.0) == whole
 
 
-def test_a_leader_that_does_not_know_yet_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    indexes = Indexes(monkeypatch)
-    old = indexes.leader
-    indexes.whole[old] = None
-    indexes.run(20.0)
-    assert indexes.leader == old
+@pytest.mark.parametrize(("own", "others"), [(False, False), (False, None), (None, True)])
+def test_a_leader_goes_on_unless_its_index_is_broken_and_another_is_known_to_be_whole(
+    indexes: Indexes, own: bool | None, others: bool | None
+) -> None:
+    indexes.whole = {name: own if name == indexes.leads else others for name in indexes.whole}
+    operation = indexes.send(2_000)
+    assert indexes.leader_after(20.0) == indexes.leads
+    assert indexes.is_delivered(operation)
 
 
-def test_a_node_hands_over_for_this_once_in_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    indexes = Indexes(monkeypatch)
-    first = indexes.leader
-    indexes.whole[first] = False
-    indexes.run(12.0)
-    assert indexes.leader != first
-    indexes.delayed.brokers.hand_over(first)
-    indexes.run(2.0)
-    assert indexes.leader == first
-    indexes.run(560.0)
-    assert indexes.leader == first
-    indexes.run(60.0)
-    assert indexes.leader != first
+def test_a_node_hands_over_for_a_broken_index_once_in_ten_minutes(indexes: Indexes) -> None:
+    indexes.whole[indexes.leads] = False
+    assert indexes.leader_after(12.0) != indexes.leads
+    indexes.brokers.hand_over(indexes.leads)
+    assert indexes.leader_after(2.0) == indexes.leads
+    assert indexes.leader_after(560.0) == indexes.leads
+    assert indexes.leader_after(60.0) != indexes.leads

@@ -1,70 +1,51 @@
-"""Delayed messages and trims: the log goes only where nothing waits; what waits is moved first."""
+"""Delayed messages and trims: a trim takes only segments in which nothing waits. Waiting messages are moved first."""
 
-from __future__ import annotations
-
-from dledger_sim.log.registers import leading
-from tests.broker.features.delay.delayed_brokers import Delayed
+from tests.broker.features.delay.delayed_brokers import Delayed, trim
 
 
-def trim(delayed: Delayed) -> int:
-    """Ask for the highest trim that is possible; returns where."""
-    replica = leading(delayed.brokers.group).replica
-    position = replica.snapshots.list()[-1].position
-    assert position > 0
-    delayed.leader.trim(position)
-    return position
-
-
-def test_what_waits_is_moved_before_the_log_is_trimmed_and_delivered_once() -> None:
-    delayed = Delayed()
-    brokers = delayed.brokers
+def test_delayed_messages_are_moved_before_a_trim_and_delivered_once(delayed: Delayed) -> None:
     operations = [delayed.send(30_000) for _ in range(3)]
     delayed.fill_log()
     position = trim(delayed)
-    assert leading(brokers.group).replica.store.first_position < position
-    brokers.run(3.0)
-    assert delayed.truth.happened["row moved"] == 3
+    assert delayed.first_position < position
+    delayed.run(3.0)
+    assert delayed.happened["row moved"] == 3
     assert [table.below(position).rows for table in delayed.tables()] == [0, 0, 0]
     delayed.leader.trim(position)
-    brokers.run(1.0)
-    assert leading(brokers.group).replica.store.first_position >= position
-    assert not any(map(delayed.is_delivered, operations))
-    brokers.run(30.0)
-    assert all(map(delayed.is_delivered, operations))
-    assert delayed.truth.happened["delayed message delivered"] == 3
+    delayed.run(1.0)
+    assert delayed.first_position >= position
+    assert delayed.delivered(*operations) == {False}
+    delayed.run(30.0)
+    assert delayed.delivered(*operations) == {True}
+    assert delayed.happened["delayed message delivered"] == 3
 
 
-def test_a_leader_that_follows_goes_on_with_moves() -> None:
-    delayed = Delayed()
-    brokers = delayed.brokers
+def test_the_next_leader_continues_the_moves_of_delayed_messages(delayed: Delayed) -> None:
     operation = delayed.send(40_000)
     delayed.fill_log()
     trim(delayed)
-    brokers.group.kill(brokers.leader)
-    brokers.run(3.0)
+    delayed.kill_leader()
+    delayed.run(3.0)
     position = trim(delayed)
-    brokers.run(3.0)
+    delayed.run(3.0)
     assert [table.below(position).rows for table in delayed.tables()] == [0, 0]
-    brokers.run(40.0)
+    delayed.run(40.0)
     assert delayed.is_delivered(operation)
 
 
-def test_what_cannot_be_moved_because_the_log_is_full_is_given_up_and_counted() -> None:
-    delayed = Delayed()
-    brokers = delayed.brokers
+def test_delayed_messages_that_a_full_log_cannot_move_are_given_up_and_counted(delayed: Delayed) -> None:
     low = delayed.send(60_000)
     delayed.fill_log()
     kept = delayed.send(60_000)
-    position = leading(brokers.group).replica.snapshots.list()[-1].position
-    delayed.leader.trim(position)
-    brokers.fill_disk_for(2.0, reserve_too=False)
-    brokers.run(2.0)
+    position = trim(delayed)
+    delayed.due_messages.moves.request(position, disk_full=True, give_up=True)
+    delayed.brokers.fill_disk_for(2.0, reserve_too=False)
+    delayed.run(2.0)
     assert delayed.truth.due.lost == {low}
     assert [table.below(position).rows for table in delayed.tables()] == [0, 0, 0]
     delayed.leader.trim(position)
-    brokers.run(1.0)
-    assert leading(brokers.group).replica.store.first_position >= position
-    brokers.run(60.0)
+    delayed.run(1.0)
+    assert delayed.first_position >= position
+    delayed.run(60.0)
     assert (delayed.is_delivered(low), delayed.is_delivered(kept)) == (False, True)
-    (gauge,) = (gauge for gauge in delayed.due_messages.gauges if gauge.name == "timers_lost")
-    assert gauge.read() == 1
+    assert delayed.gauge("timers_lost") == 1

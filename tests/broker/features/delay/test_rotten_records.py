@@ -1,13 +1,11 @@
-"""Records of messages that wait, of which a bit has flipped: nothing is made of them before they are healed."""
+"""Records of waiting messages in which a bit has flipped: they are not used before they are healed."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dledger_broker.features.delay.asked import Due
-from dledger_broker.features.delay.commands import TimerRow
 from dledger_broker.features.delay.reading import Readable, RecordReads
 from dledger_broker.features.delay.records import waiting
 from dledger_broker.kernel.units import NewRecord
@@ -19,20 +17,9 @@ POSITION = 4_096
 DUE_MS = START_MS + 11_251
 
 
-@dataclass
-class Rotten:
-    """A log in whose one record some bytes are others."""
-
-    data: bytes
-
-    def read_nowait(self, position: int, size: int) -> bytes:
-        assert (position, size) == (POSITION, len(self.data))
-        return self.data
-
-
 def stored() -> bytes:
     message = NewRecord(topic="T1", queue_id=2, body=b"later", born_ms=START_MS, born_host=bytes(8))
-    record = waiting(message, Due(DUE_MS, 0))
+    record, host = waiting(message, Due(DUE_MS, 0)), HostAddress("127.0.0.1", 1)
     return encode_record(
         MessageRecord(
             topic=record.topic,
@@ -41,27 +28,29 @@ def stored() -> bytes:
             physical_offset=POSITION,
             body=record.body,
             properties=record.properties,
-            flag=0,
-            sys_flag=0,
             born_timestamp=START_MS,
-            born_host=HostAddress("127.0.0.1", 1),
+            born_host=host,
             store_timestamp=START_MS,
-            store_host=HostAddress("127.0.0.1", 2),
-            reconsume_times=0,
-            prepared_transaction_offset=0,
+            store_host=host,
         )
     )
 
 
 def read(data: bytes) -> Readable:
+    """Read the only record of a log in which some bytes may be wrong."""
+
+    def read_nowait(position: int, size: int) -> bytes:
+        assert (position, size) == (POSITION, len(data))
+        return data
+
     found: list[Readable] = []
-    row: TimerRow = (DUE_MS, POSITION, len(data))
-    RecordReads(Rotten(data)).read([row], found.extend)  # type: ignore[arg-type]
+    log: Any = SimpleNamespace(read_nowait=read_nowait)
+    RecordReads(log).read([(DUE_MS, POSITION, len(data))], found.extend)
     (only,) = found
     return only
 
 
-def test_a_whole_record_says_where_its_message_goes() -> None:
+def test_a_whole_record_has_body_target_queue_and_due_time_of_its_message() -> None:
     _, found = read(stored())
     assert found is not None
     assert (found[0].body, found[1].topic, found[1].queue_id, found[1].due_ms) == (b"later", "T1", 2, DUE_MS)

@@ -1,6 +1,8 @@
-"""Records that a leader makes by itself: once, and in spite of refusals."""
+"""Settings that a leader records by itself: each once, also if the log refuses at first."""
 
 from pathlib import Path
+
+import pytest
 
 from dledger.errors import LogFullError
 from dledger.types import Membership, ReplicaId
@@ -16,7 +18,9 @@ CONFIG = BrokerConfig(broker_group="g", node_id=NODE_ID, data_dir=Path("unused")
 TOPICS = {topic.topic_name for topic in system_topics(CONFIG)}
 
 
-def leader_on_a_full_disk() -> BrokerInMemory:
+@pytest.fixture
+def broker() -> BrokerInMemory:
+    """Return a leader on a full disk."""
     broker = BrokerInMemory(lead=False)
     GroupSettings(broker.machine, broker.env, CONFIG)
     broker.node.stage_error = LogFullError("no space is left")
@@ -25,9 +29,9 @@ def leader_on_a_full_disk() -> BrokerInMemory:
     return broker
 
 
-def test_what_a_full_disk_refused_is_recorded_once_there_is_room() -> None:
-    broker = leader_on_a_full_disk()
+def test_group_settings_refused_by_a_full_disk_are_recorded_once_there_is_room(broker: BrokerInMemory) -> None:
     state = broker.machine.state
+    assert NODE_ID in state.members.kinds, "the disk has room for that"
     assert state.members.ordinal is None
     assert not state.topics
     broker.env.advance(RETRY_S)
@@ -37,24 +41,12 @@ def test_what_a_full_disk_refused_is_recorded_once_there_is_room() -> None:
     assert state.members.ordinal == CONFIG.group_ordinal
     assert state.table(REMEMBERED).window_ms == CONFIG.idempotent_window_ms
     assert set(state.topics) == TOPICS
-
-
-def test_a_full_disk_does_not_keep_a_leader_from_saying_which_commands_it_understands() -> None:
-    broker = leader_on_a_full_disk()
-    assert NODE_ID in broker.machine.state.members.kinds
-
-
-def test_it_is_recorded_once() -> None:
-    broker = leader_on_a_full_disk()
-    broker.node.stage_error = None
-    broker.env.advance(RETRY_S)
     end = broker.log.end
     broker.env.advance(10 * RETRY_S)
-    assert broker.log.end == end
+    assert broker.log.end == end, "once"
 
 
-def test_a_node_that_leads_no_more_leaves_it_to_the_next_leader() -> None:
-    broker = leader_on_a_full_disk()
+def test_a_deposed_leader_leaves_group_settings_to_the_next_leader(broker: BrokerInMemory) -> None:
     broker.node.step_down()
     broker.node.stage_error = None
     broker.env.advance(10 * RETRY_S)
@@ -64,8 +56,8 @@ def test_a_node_that_leads_no_more_leaves_it_to_the_next_leader() -> None:
     assert set(broker.machine.state.topics) == TOPICS
 
 
-def test_it_is_recorded_once_a_member_that_does_not_understand_it_has_left() -> None:
-    """A learner died before it told what it understands; its removal is told to nobody."""
+def test_a_group_setting_is_recorded_after_a_member_that_lacks_the_command_leaves() -> None:
+    """A learner died before it told what it understands, and no event tells of its removal."""
     broker = BrokerInMemory(lead=False)
     voters = broker.node.membership.voters
     broker.node.membership = Membership(voters, (ReplicaId("dead", "00000001"),))

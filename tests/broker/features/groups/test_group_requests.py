@@ -1,48 +1,17 @@
-"""Requests about the configuration of consumer groups."""
-
-from __future__ import annotations
+"""Changes of the configuration of consumer groups."""
 
 import msgspec
 import pytest
-from served_broker import FakeClient, ServedBroker, json_body
+from served_broker import FakeClient, json_body
 
-from dledger_broker.features.offsets.table import OFFSETS
-
-
-def test_a_group_is_created_shown_and_deleted(broker: ServedBroker, client: FakeClient) -> None:
-    assert client.call(200, {}, b'{"groupName":"CG","retryMaxTimes":3}').code == 0
-    shown = json_body(client.call(352, {"group": "CG"}))
-    assert isinstance(shown, dict)
-    assert (shown["groupName"], shown["retryMaxTimes"], shown["consumeEnable"]) == ("CG", 3, True)
-    listed = json_body(client.call(201))
-    assert isinstance(listed, dict)
-    assert list(listed["subscriptionGroupTable"]) == ["CG"]
-    client.pull("T1", sysFlag="5", commitOffset="4")
-    broker.advance(1)
-    assert client.call(207, {"groupName": "CG", "cleanOffset": "true"}).code == 0
-    assert client.call(352, {"group": "CG"}).code == 26
-    assert broker.memory.machine.state.table(OFFSETS).get("CG", "T1", 0) is None
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{}",
-        b'{"groupName":"a b"}',
-        b'{"groupName":"g","retryMaxTimes":-1}',
-        b"\xff",
-        b'{"groupName":"g","attributes":{"a":"%b"}}' % (b"x" * 4096),
-    ],
-)
-def test_a_bad_group_is_refused_with_a_text(client: FakeClient, body: bytes) -> None:
-    answer = client.call(200, {}, body)
-    assert answer.code in {1, 29}
-    assert answer.remark
+from dledger.errors import BusyError
+from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.testing import BrokerInMemory
+from dledger_remoting.topics import SubscriptionGroupConfig
 
 
 @pytest.mark.parametrize("code", [200, 225])
-def test_attributes_are_changed_by_their_signs_and_those_that_are_not_named_stay(client: FakeClient, code: int) -> None:
+def test_attributes_change_by_their_signs_and_unnamed_attributes_stay(client: FakeClient, code: int) -> None:
     """`mqadmin updateSubGroup --attributes +k=v` writes the signs into the body."""
 
     def put(attributes: dict[str, str]) -> int:
@@ -62,3 +31,17 @@ def test_attributes_are_changed_by_their_signs_and_those_that_are_not_named_stay
     assert shown() == {"b": "2", "c": "3"}
     assert put({"+d": "x" * 4096}) == 29
     assert put({"+d": "", "-d": ""}) == 29
+
+
+def test_a_refused_change_reaches_every_waiter_and_a_change_that_cannot_be_encoded_leaves_nothing_pending():
+    broker, outcomes = BrokerInMemory(), []
+    with pytest.raises(OverflowError):
+        broker.groups.put_group(SubscriptionGroupConfig("g", retry_max_times=1 << 70), outcomes.append)
+    broker.node.stage_error = BusyError("full")
+    broker.groups.put_group(SubscriptionGroupConfig("g"), outcomes.append)
+    broker.node.stage_error = None
+    broker.groups.ensure_group(SubscriptionGroupConfig("g"), outcomes.append)
+    broker.env.run_ready()
+    assert isinstance(outcomes[0], BusyError)
+    assert outcomes[1:] == [None]
+    assert "g" in broker.machine.state.table(GROUPS).by_name

@@ -1,7 +1,5 @@
 """Bodies of requests about queue locks."""
 
-from __future__ import annotations
-
 import json
 
 

@@ -1,9 +1,8 @@
-"""The table of popped queues: what commands, trims and deletions do to it, its digest, its snapshot."""
-
-from __future__ import annotations
+"""Table of popped queues: what commands, trims and deletions do to it, its digest, and its snapshot."""
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -22,6 +21,7 @@ from dledger_broker.features.pop.commands import (
     ReviveRow,
 )
 from dledger_broker.features.pop.table import POPPED, PopTable
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
@@ -32,179 +32,149 @@ from tests.broker.kernel.applied_commands import apply
 KEY = PopQueueKey("CG", "T1", 0)
 
 
-def fresh(messages: int = 100) -> tuple[BrokerState, PopTable]:
-    """A state with a group, a topic, and messages in its first queue."""
-    state = BrokerState(FEATURES)
-    apply(state, PutGroup(SubscriptionGroupConfig("CG")), PutTopic(TopicConfig("T1", 4, 4), 1))
-    queue = state.topics["T1"].queue(0)
-    queue.next_offset = queue.staged_offset = messages
-    state.topic_table.queues_changed((queue,))
-    return state, state.table(POPPED)
+class Popping:
+    """State with a group, a topic, and messages in the topic's first queue, which the group pops."""
+
+    def __init__(self, messages: int = 100) -> None:
+        self.state = BrokerState(FEATURES)
+        self.apply(PutGroup(SubscriptionGroupConfig("CG")), PutTopic(TopicConfig("T1", 4, 4), 1))
+        queue = self.state.topics["T1"].queue(0)
+        queue.next_offset = queue.staged_offset = messages
+        self.state.topic_table.queues_changed((queue,))
+
+    def apply(self, *commands: Command) -> None:
+        apply(self.state, *commands)
+
+    @property
+    def table(self) -> PopTable:
+        return self.state.table(POPPED)
+
+    @property
+    def created(self) -> int:
+        return self.state.topics["T1"].created_position
+
+    @property
+    def committed(self) -> int | None:
+        return self.state.table(OFFSETS).get(*KEY)
+
+    @property
+    def open(self) -> list[int]:
+        """The offsets of the messages that are delivered and not acknowledged."""
+        queue = self.table.queue(KEY)
+        return [] if queue is None else sorted(offset for delivery in queue for offset in delivery.open_offsets)
+
+    def pop(self, time_ms: int, expected: int, *offsets: int, end: int | None = None, again: int = 0) -> Pop:
+        next_offset = end if end is not None else offsets[-1] + 1
+        row = PopRow("T1", self.created, 0, expected, next_offset, offsets, again)
+        return Pop("CG", time_ms, 60_000, (row,), is_ordered=bool(again))
+
+    def ack(self, time_ms: int, bits: int, new_ms: int = 0) -> Ack:
+        return Ack((AckRow("CG", "T1", self.created, 0, time_ms, bits, new_ms, 30_000 if new_ms else 0),))
+
+    def revive(self, time_ms: int, bits: int) -> Revive:
+        return Revive((ReviveRow("CG", "T1", self.created, 0, time_ms, bits),))
+
+    def reset(self, offset: int, queue_id: int = 0) -> ResetPop:
+        return ResetPop("CG", "T1", self.created, queue_id, offset)
+
+    def trim(self, offset: int) -> TrimQueues:
+        return TrimQueues(1, (("T1", self.created, 0, offset),))
+
+    def restart(self) -> None:
+        """Go on with the state that a snapshot holds."""
+        self.state = decode_state(encode_state(self.state, 0.0), 0.0, FEATURES)
 
 
-def created(state: BrokerState) -> int:
-    return state.topics["T1"].created_position
+@pytest.fixture
+def of() -> Popping:
+    return Popping()
 
 
-def pop(state: BrokerState, time_ms: int, expected: int, *offsets: int, end: int | None = None, again: int = 0) -> Pop:
-    next_offset = end if end is not None else offsets[-1] + 1
-    row = PopRow("T1", created(state), 0, expected, next_offset, offsets, again)
-    return Pop("CG", time_ms, 60_000, (row,), is_ordered=bool(again))
+def test_a_pop_has_no_effect_unless_based_on_the_current_position_of_the_group(of: Popping) -> None:
+    of.apply(of.pop(10, 0, 0, 1))
+    assert of.table.queue(KEY) is None
+    of.apply(of.pop(10, NO_ROW, 0, 1), of.pop(11, 0, 0, 1), of.pop(12, NO_ROW, 0, 1))
+    assert (of.open, of.committed) == ([0, 1], 0)
+    of.apply(of.pop(12, 2, 2))
+    assert of.open == [0, 1, 2]
 
 
-def ack(state: BrokerState, time_ms: int, bits: int, new_ms: int = 0) -> Ack:
-    return Ack((AckRow("CG", "T1", created(state), 0, time_ms, bits, new_ms, 30_000 if new_ms else 0),))
+def test_pop_times_of_a_queue_ascend(of: Popping) -> None:
+    of.apply(of.pop(10, NO_ROW, 0), of.pop(10, 1, 1), of.pop(9, 1, 1))
+    assert of.open == [0]
+    of.apply(of.ack(10, 1, new_ms=10))
+    assert of.committed == 0
+    of.apply(of.ack(10, 1, new_ms=11))
+    assert (of.open, of.table.delivery(KEY, 10)) == ([0], None)
 
 
-def revive(state: BrokerState, time_ms: int, bits: int) -> Revive:
-    return Revive((ReviveRow("CG", "T1", created(state), 0, time_ms, bits),))
+def test_a_pop_of_an_earlier_topic_of_the_same_name_or_of_a_group_that_is_gone_has_no_effect(of: Popping) -> None:
+    before = of.pop(10, NO_ROW, 0)
+    of.apply(DeleteTopic("T1"))
+    of.state.topic_table.put(TopicConfig("T1", 4, 4), 77)
+    of.apply(before)
+    assert list(of.table) == []
+    other = Popping()
+    other.apply(DeleteGroup("CG"), other.pop(10, NO_ROW, 0))
+    assert list(other.table) == []
 
 
-def committed(state: BrokerState) -> int | None:
-    return state.table(OFFSETS).get(*KEY)
+def test_a_trim_ends_only_deliveries_below_its_offset(of: Popping) -> None:
+    of.apply(of.pop(10, NO_ROW, 3, 5, 7), of.ack(10, 0b001), of.trim(6))
+    assert (of.open, of.committed, of.table.ended) == ([7], 7, 1)
+    of.apply(of.trim(20))
+    assert (of.open, of.committed, of.table.ended) == ([], 20, 2)
+    of.apply(of.pop(11, 8, 8, 9))
+    assert of.open == []
+    of.apply(of.pop(11, 20, 20))
+    assert of.open == [20]
 
 
-def open_offsets(table: PopTable) -> list[int]:
-    queue = table.queue(KEY)
-    return [] if queue is None else sorted(offset for delivery in queue for offset in delivery.open_offsets)
+def test_a_pop_crossing_a_trim_does_not_move_its_group(of: Popping) -> None:
+    of.apply(of.trim(20), of.pop(10, NO_ROW, end=5))
+    assert (of.table.queue(KEY), of.committed) == (None, None)
+    of.apply(of.pop(10, NO_ROW, end=30))
+    assert of.committed == 30
 
 
-def test_a_pop_does_nothing_unless_it_rests_on_how_far_the_group_is() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, 0, 0, 1))
-    assert table.queue(KEY) is None
-    apply(state, pop(state, 10, NO_ROW, 0, 1), pop(state, 11, 0, 0, 1), pop(state, 12, NO_ROW, 0, 1))
-    assert (open_offsets(table), committed(state)) == ([0, 1], 0)
-    apply(state, pop(state, 12, 2, 2))
-    assert open_offsets(table) == [0, 1, 2]
+def test_a_removed_queue_ends_its_deliveries_and_restarts_at_the_lowest_open_message(of: Popping) -> None:
+    of.apply(of.pop(10, NO_ROW, 0, 1, 2), of.ack(10, 0b001), PutTopic(TopicConfig("T1", 4, 4, perm=4), 1))
+    assert of.open == [1, 2]
+    of.apply(PutTopic(TopicConfig("T1", 0, 4), 1))
+    assert (of.open, of.committed, of.table.ended) == ([], 1, 2)
+    of.apply(PutTopic(TopicConfig("T1", 4, 4), 1), of.pop(11, 1, 1))
+    assert of.open == [1]
 
 
-def test_pop_times_of_a_queue_ascend() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, NO_ROW, 0), pop(state, 10, 1, 1), pop(state, 9, 1, 1))
-    assert open_offsets(table) == [0]
-    apply(state, ack(state, 10, 1, new_ms=10))
-    assert committed(state) == 0
-    apply(state, ack(state, 10, 1, new_ms=11))
-    assert (open_offsets(table), table.delivery(KEY, 10)) == ([0], None)
-
-
-def test_an_earlier_topic_of_the_same_name_is_another_one() -> None:
-    state, table = fresh()
-    before = pop(state, 10, NO_ROW, 0)
-    apply(state, DeleteTopic("T1"))
-    state.topic_table.put(TopicConfig("T1", 4, 4), 77)
-    apply(state, before)
-    assert list(table) == []
-
-
-def test_a_pop_for_a_group_that_is_gone_does_nothing() -> None:
-    state, table = fresh()
-    popped = pop(state, 10, NO_ROW, 0)
-    apply(state, DeleteGroup("CG"), popped)
-    assert list(table) == []
-
-
-def test_revived_messages_are_done_with_and_acknowledged_ones_are_not_revived() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, NO_ROW, 0, 1, 2), ack(state, 10, 0b001), revive(state, 10, 0b011))
-    delivery = table.delivery(KEY, 10)
-    assert delivery is not None
-    assert (delivery.acked, delivery.closed, open_offsets(table), committed(state)) == (0b001, 0b010, [2], 2)
-    apply(state, ack(state, 10, 0b010))
-    assert (delivery.acked, delivery.closed) == (0b001, 0b010)
-
-
-def test_commits_of_consumers_do_nothing_in_a_popped_queue_and_all_in_others() -> None:
-    state, _ = fresh()
-    apply(state, pop(state, 10, NO_ROW, 0))
-    apply(state, CommitOffsets((("CG", "T1", 0, 50), ("CG", "T1", 1, 50), ("OTHER", "T1", 0, 50))))
-    offsets = state.table(OFFSETS)
-    assert (committed(state), offsets.get("CG", "T1", 1), offsets.get("OTHER", "T1", 0)) == (0, 50, 50)
-
-
-def test_a_reset_ends_deliveries_and_goes_on_elsewhere() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, NO_ROW, 0, 1), ResetPop("CG", "T1", created(state), 0, 40))
-    assert (open_offsets(table), committed(state), table.ended) == ([], 40, 2)
-    apply(state, ack(state, 10, 0b11), pop(state, 11, 40, 40))
-    assert (open_offsets(table), committed(state)) == ([40], 40)
-
-
-def test_a_trim_ends_what_is_gone_and_only_that() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, NO_ROW, 3, 5, 7), ack(state, 10, 0b001))
-    apply(state, TrimQueues(1, (("T1", created(state), 0, 6),)))
-    assert (open_offsets(table), committed(state), table.ended) == ([7], 7, 1)
-    apply(state, TrimQueues(1, (("T1", created(state), 0, 20),)))
-    assert (open_offsets(table), committed(state), table.ended) == ([], 20, 2)
-    apply(state, pop(state, 11, 8, 8, 9))
-    assert open_offsets(table) == []
-    apply(state, pop(state, 11, 20, 20))
-    assert open_offsets(table) == [20]
-
-
-def test_a_pop_that_passes_over_what_a_trim_takes_meanwhile_moves_no_group_behind_it() -> None:
-    state, table = fresh()
-    before = pop(state, 10, NO_ROW, end=5)
-    apply(state, TrimQueues(1, (("T1", created(state), 0, 20),)), before)
-    assert (table.queue(KEY), committed(state)) == (None, None)
-    apply(state, pop(state, 10, NO_ROW, end=30))
-    assert committed(state) == 30
-
-
-def test_a_queue_that_its_topic_loses_ends_its_deliveries_and_begins_again_at_the_lowest_open_message() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, NO_ROW, 0, 1, 2), ack(state, 10, 0b001))
-    apply(state, PutTopic(TopicConfig("T1", 4, 4, perm=4), 1))
-    assert open_offsets(table) == [1, 2]
-    apply(state, PutTopic(TopicConfig("T1", 0, 4), 1))
-    assert (open_offsets(table), committed(state), table.ended) == ([], 1, 2)
-    apply(state, PutTopic(TopicConfig("T1", 4, 4), 1), pop(state, 11, 1, 1))
-    assert open_offsets(table) == [1]
-
-
-def test_deletions_drop_rows_and_count_what_was_open() -> None:
-    for deletion in (DeleteTopic("T1"), DeleteGroup("CG", clean_offsets=True)):
-        state, table = fresh()
-        apply(state, pop(state, 10, NO_ROW, 0, 1), deletion)
-        assert (list(table), table.ended, committed(state)) == ([], 2, None)
-
-
-def test_a_delivery_that_is_popped_again_is_a_new_one() -> None:
-    state, table = fresh()
-    apply(state, pop(state, 10, NO_ROW, 0, 1), ack(state, 10, 0b01), pop(state, 20, 2, 1, end=2, again=10))
-    delivery = table.delivery(KEY, 20)
-    assert delivery is not None
-    assert (table.delivery(KEY, 10), delivery.attempt, open_offsets(table), committed(state)) == (None, 2, [1], 1)
+@pytest.mark.parametrize("deletion", [DeleteTopic("T1"), DeleteGroup("CG", clean_offsets=True)])
+def test_deletions_of_topics_and_groups_drop_rows_and_count_open_messages(of: Popping, deletion: Command) -> None:
+    of.apply(of.pop(10, NO_ROW, 0, 1), deletion)
+    assert (list(of.table), of.table.ended, of.committed) == ([], 2, None)
 
 
 def test_a_snapshot_holds_all_deliveries() -> None:
-    state, table = fresh(10_000)
-    apply(state, pop(state, 1, NO_ROW, 0, 2, 4))
+    of = Popping(10_000)
+    of.apply(of.pop(1, NO_ROW, 0, 2, 4))
     for number in range(1, 600):
-        apply(state, pop(state, number + 1, 5 * number, 5 * number, 5 * number + 3, end=5 * number + 5))
-    apply(state, ack(state, 7, 0b01), revive(state, 8, 0b10), ResetPop("CG", "T1", created(state), 1, 5))
-    restored = decode_state(encode_state(state, 0.0), 0.0, FEATURES)
-    assert restored.digest() == state.digest()
-    again = restored.table(POPPED)
-    assert (open_offsets(again), again.open_count) == (open_offsets(table), table.open_count)
-    last = again.queue(KEY)
+        of.apply(of.pop(number + 1, 5 * number, 5 * number, 5 * number + 3, end=5 * number + 5))
+    of.apply(of.ack(7, 0b01), of.revive(8, 0b10), of.reset(5, queue_id=1))
+    before = (of.state.digest(), of.open, of.table.open_count)
+    of.restart()
+    assert (of.state.digest(), of.open, of.table.open_count) == before
+    last = of.table.queue(KEY)
     assert last is not None
     assert (last.last_pop_ms, last.lowest_open) == (600, 0)
-    apply(restored, CommitOffsets((("CG", "T1", 0, 50),)))
-    assert committed(restored) == 0
+    of.apply(CommitOffsets((("CG", "T1", 0, 50),)))
+    assert of.committed == 0
 
 
-def test_a_table_that_equals_an_empty_one_writes_no_frame_so_that_older_nodes_read_the_snapshot() -> None:
-    state, table = fresh()
-    assert (table.capture_frames(0.0), table.digest) == ({}, 0)
-    apply(state, pop(state, 10, NO_ROW, 0))
-    assert table.capture_frames(0.0).keys() == {"pop-queues", "deliveries"}
-    apply(state, ack(state, 10, 1))
-    assert table.capture_frames(0.0).keys() == {"pop-queues"}
-    apply(state, DeleteGroup("CG"))
-    assert (table.capture_frames(0.0), table.digest) == ({}, 0)
+def test_an_empty_pop_table_writes_no_frame(of: Popping) -> None:
+    frames = []
+    for commands in ((), (of.pop(10, NO_ROW, 0),), (of.ack(10, 1),), (DeleteGroup("CG"),)):
+        of.apply(*commands)
+        frames.append(of.table.capture_frames(0.0).keys())
+        assert (of.table.digest == 0) == (not frames[-1])
+    assert frames == [set(), {"pop-queues", "deliveries"}, {"pop-queues"}, set()]
 
 
 @dataclass
@@ -214,11 +184,11 @@ class ModelDelivery:
 
 
 class PopTableModel(RuleBasedStateMachine):
-    """Any commands, beside a model of sets."""
+    """State machine of any commands, compared with a model of sets."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.state, self.table = fresh()
+        self.of = Popping()
         self.next = 0
         self.has_row = False
         self.first = 0
@@ -234,7 +204,7 @@ class PopTableModel(RuleBasedStateMachine):
             at += data.draw(st.integers(1, 3))
         self.time += 1
         expected = self.next if self.has_row else NO_ROW
-        apply(self.state, pop(self.state, self.time, expected, *offsets, end=at))
+        self.of.apply(self.of.pop(self.time, expected, *offsets, end=at))
         self.has_row, self.next = True, at
         if offsets:
             self.deliveries[self.time] = ModelDelivery(tuple(offsets), set(offsets))
@@ -252,11 +222,11 @@ class PopTableModel(RuleBasedStateMachine):
             return
         if kind == "hide":
             self.time += 1
-            apply(self.state, ack(self.state, time, bits, new_ms=self.time))
+            self.of.apply(self.of.ack(time, bits, new_ms=self.time))
             if chosen & delivery.open:
                 self.deliveries[self.time] = ModelDelivery(tuple(chosen), chosen & delivery.open)
         else:
-            apply(self.state, (ack if kind == "ack" else revive)(self.state, time, bits))
+            self.of.apply((self.of.ack if kind == "ack" else self.of.revive)(time, bits))
         delivery.open -= chosen
 
     @precondition(lambda self: self.has_row)
@@ -264,22 +234,21 @@ class PopTableModel(RuleBasedStateMachine):
     def trims(self, ahead: int) -> None:
         lowest = min((min(d.open) for d in self.deliveries.values() if d.open), default=self.next)
         self.first = max(self.first, min(lowest + ahead, 100))
-        apply(self.state, TrimQueues(1, (("T1", created(self.state), 0, self.first),)))
+        self.of.apply(self.of.trim(self.first))
         self.next = max(self.next, self.first)
         for delivery in self.deliveries.values():
             delivery.open = {offset for offset in delivery.open if offset >= self.first}
 
     @rule(offset=st.integers(0, 120))
     def resets(self, offset: int) -> None:
-        apply(self.state, ResetPop("CG", "T1", created(self.state), 0, offset))
+        self.of.apply(self.of.reset(offset))
         if self.has_row:
             self.next = max(offset, self.first)
             self.deliveries.clear()
 
     @rule()
     def restarts(self) -> None:
-        self.state = decode_state(encode_state(self.state, 0.0), 0.0, FEATURES)
-        self.table = self.state.table(POPPED)
+        self.of.restart()
 
     @precondition(lambda self: self.next > 90)
     @rule()
@@ -289,10 +258,10 @@ class PopTableModel(RuleBasedStateMachine):
     @invariant()
     def equals_its_model(self) -> None:
         expected = sorted(offset for delivery in self.deliveries.values() for offset in delivery.open)
-        assert open_offsets(self.table) == expected
-        assert self.table.open_count == len(expected)
+        assert self.of.open == expected
+        assert self.of.table.open_count == len(expected)
         if self.has_row:
-            assert committed(self.state) == min(expected, default=self.next)
+            assert self.of.committed == min(expected, default=self.next)
 
 
 TestPopTableModel = PopTableModel.TestCase

@@ -1,15 +1,16 @@
-"""Held pulls by group: a group that changes costs what it holds, however many others wait."""
+"""Held pulls by group: a change of a group costs only what that group holds, however many others wait."""
 
 from types import SimpleNamespace
 from typing import Any
 
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
+from dledger_broker.kernel.held_memory import HeldMemory
 from dledger_broker.kernel.requests import WaitsCounted
 from dledger_broker.testing import FakeEnvironment
 
 
 class Fields:
-    """The fields of a pull; says how often its group was looked at."""
+    """Fields of a pull, with a count of how often the group was looked at."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -22,23 +23,20 @@ class Fields:
 
 
 class Origin(WaitsCounted):
-    is_open = True
-
-    def __init__(self) -> None:
-        self.in_flight, self.held = 1, 0
+    is_open, in_flight, held = True, 1, 0
 
 
 def held(polls: LongPolls, group: str, queue: Any) -> HeldPull:
-    request: Any = SimpleNamespace(origin=Origin())
+    request: Any = SimpleNamespace(header=b"", body=b"", origin=Origin())
     fields: Any = Fields(group)
     pull = HeldPull(request, fields, queue, 0, None, 10.0)
     polls.hold(pull)
     return pull
 
 
-def test_a_change_of_one_group_looks_at_no_pull_of_another() -> None:
+def test_releasing_pulls_of_a_group_does_not_examine_pulls_of_other_groups() -> None:
     answered: list[HeldPull] = []
-    polls = LongPolls(FakeEnvironment(), lambda _: False, answered.append, lambda: None)
+    polls = LongPolls(FakeEnvironment(), HeldMemory(), lambda _: False, answered.append, lambda: None)
     queue = object()
     other = held(polls, "other", queue)
     mine = [held(polls, "mine", queue), held(polls, "mine", object())]

@@ -1,4 +1,4 @@
-"""Which node of a group a reader is sent to, and when it is not sent to the leader's id."""
+"""Placement of readers: the node of a group that a reader is sent to, and when it is not sent to the leader's id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEHIND = LIMIT + 1
 
 
 class PlacingNode:
-    """One node's gossip and placement; it is its own channel to the others, and its own log."""
+    """Gossip and placement of one node, which is its own channel to the others, and its own log."""
 
     def __init__(self, world: World, name: str, mode: str) -> None:
         self.world, self.name = world, name
@@ -54,23 +54,12 @@ class PlacingNode:
         self.placement = Placement(world.env, cast(Log, self), self.group, live, self.gossip, access)
 
     def status(self) -> SimpleNamespace:
-        now = self.world.env.now()
-        return SimpleNamespace(
-            peers=[
-                PeerStatus(
-                    name,
-                    name not in self.world.learners,
-                    0,
-                    self.world.lag.get(name, 0),
-                    int((now - self.world.down[name]) * 1000) if name in self.world.down else 20,
-                    "stream",
-                    0,
-                    0,
-                )
-                for name in NAMES
-                if name != self.name
-            ]
-        )
+        return SimpleNamespace(peers=[self._peer(name) for name in NAMES if name != self.name])
+
+    def _peer(self, name: str) -> PeerStatus:
+        world = self.world
+        contact_ms = int((world.env.now() - world.down[name]) * 1000) if name in world.down else 20
+        return PeerStatus(name, name not in world.learners, 0, world.lag.get(name, 0), contact_ms, "stream", 0, 0)
 
     def ensure_all(self, rows: Iterable[ClientRow]) -> None: ...
 
@@ -90,12 +79,12 @@ class PlacingNode:
         return True
 
     def next_ids(self, behind_bytes: int | None = 0) -> list[int]:
-        """For the queues 0 to 5 of a topic."""
+        """Return the next ids for the queues 0 to 5 of a topic."""
         return [self.placement.next_id("T1", queue_id, behind_bytes) for queue_id in range(6)]
 
 
 class World:
-    """Three nodes; n0 has led for a while."""
+    """Group of three nodes, of which n0 has led for a while."""
 
     def __init__(self, mode: str) -> None:
         self.env = FakeEnvironment()
@@ -125,70 +114,70 @@ def spread() -> World:
     return World("spread")
 
 
-@pytest.fixture
-def lagging() -> World:
-    return World("lagging")
-
-
-def test_queues_are_spread_over_leader_and_followers(spread: World) -> None:
-    ids = spread.nodes["n0"].next_ids()
-    assert sorted(ids) == [0, 0, 2, 2, 3, 3]
-    assert ids[:3] == ids[3:]
-
-
-def test_a_follower_keeps_its_own_queues_and_sends_others_to_the_leader(spread: World) -> None:
+def test_queues_are_spread_over_leader_and_followers_and_each_follower_keeps_its_own(spread: World) -> None:
     homes = spread.nodes["n0"].next_ids()
+    assert sorted(homes) == [0, 0, 2, 2, 3, 3]
+    assert homes[:3] == homes[3:]
     for name in ("n1", "n2"):
         assert spread.nodes[name].next_ids() == [home if home == IDS[name] else MASTER_ID for home in homes]
 
 
-def test_nobody_reads_from_followers_if_that_is_off() -> None:
-    world = World("off")
-    assert set(world.nodes["n0"].next_ids(BEHIND)) == {MASTER_ID}
-    assert set(world.nodes["n1"].next_ids(BEHIND)) == {MASTER_ID}
+@pytest.mark.parametrize(
+    ("mode", "behind", "of_leader", "of_follower"),
+    [
+        ("off", BEHIND, {MASTER_ID}, {MASTER_ID}),
+        ("lagging", BEHIND, {2, 3}, {MASTER_ID, 2}),
+        ("lagging", LIMIT, {MASTER_ID}, {MASTER_ID, 2}),
+        ("lagging", None, {MASTER_ID}, {MASTER_ID, 2}),
+        ("lagging", LIMIT // 2 + 1, {MASTER_ID}, {MASTER_ID, 2}),
+        ("lagging", LIMIT // 2, {MASTER_ID}, {MASTER_ID}),
+    ],
+)
+def test_only_lagging_readers_are_sent_to_followers_and_stay_until_their_lag_is_half_the_limit(
+    mode: str, behind: int | None, of_leader: set[int], of_follower: set[int]
+) -> None:
+    world = World(mode)
+    assert set(world.nodes["n0"].next_ids(behind)) == of_leader
+    assert set(world.nodes["n1"].next_ids(behind)) == of_follower
+    if of_follower == {MASTER_ID, 2}:
+        assert world.nodes["n1"].next_ids(behind) == world.nodes["n1"].next_ids(BEHIND)
 
 
-def test_only_who_lags_is_sent_to_followers(lagging: World) -> None:
-    leader = lagging.nodes["n0"]
-    assert set(leader.next_ids(LIMIT)) == {MASTER_ID}
-    assert set(leader.next_ids(None)) == {MASTER_ID}
-    assert set(leader.next_ids(BEHIND)) == {2, 3}
-
-
-def test_who_lags_stays_at_a_follower_until_it_has_come_near(lagging: World) -> None:
-    follower = lagging.nodes["n1"]
-    assert set(follower.next_ids(BEHIND)) == {MASTER_ID, 2}
-    assert follower.next_ids(LIMIT // 2 + 1) == follower.next_ids(None) == follower.next_ids(BEHIND)
-    assert set(follower.next_ids(LIMIT // 2)) == {MASTER_ID}
-
-
-@pytest.mark.parametrize("what", ["is down", "lags", "votes no more"])
-def test_a_follower_that_cannot_serve_is_no_home(spread: World, what: str) -> None:
-    if what == "is down":
-        spread.kill("n1")
-        spread.env.advance(3)
-    elif what == "lags":
-        spread.lag["n1"] = 10_000
-    else:
-        spread.learners.add("n1")
-    spread.env.advance(1)
+@pytest.mark.parametrize(
+    ("happens", "within_s"),
+    [
+        (lambda world, _: world.kill("n1"), 4),
+        (lambda world, _: world.lag.update(n1=10_000), 1),
+        (lambda world, _: world.learners.add("n1"), 1),
+        (lambda _, node: setattr(node.group, "is_leaving", True), 6),
+        (lambda _, node: setattr(node, "obstacle", "there are accounts, and this node has no key file"), 6),
+    ],
+    ids=["is down", "lags", "votes no more", "leaves", "refuses all requests"],
+)
+def test_no_readers_are_sent_to_a_node_that_cannot_serve_them(
+    spread: World, happens: Callable[[World, PlacingNode], None], within_s: float
+) -> None:
+    happens(spread, spread.nodes["n1"])
+    spread.env.advance(within_s)
     assert set(spread.nodes["n0"].next_ids()) == {MASTER_ID, 3}
 
 
-def test_a_lagging_follower_sends_its_readers_back_as_soon_as_the_leader_says_so(spread: World) -> None:
-    spread.lag["n1"] = 10_000
-    spread.env.advance(6)
+@pytest.mark.parametrize(
+    ("happens", "within_s"),
+    [(lambda world: world.lag.update(n1=10_000), 6), (lambda world: world.kill("n1"), TOLD_S + 1)],
+    ids=["the leader says that it lags", "it is cut off"],
+)
+def test_a_follower_that_lags_or_is_cut_off_sends_its_readers_to_the_leader(
+    spread: World, happens: Callable[[World], None], within_s: float
+) -> None:
+    """It must not keep readers from messages that are stored meanwhile, and does not notice at once."""
+    happens(spread)
+    spread.env.advance(within_s)
     assert set(spread.nodes["n1"].next_ids()) == {MASTER_ID}
 
 
-def test_a_node_that_leaves_is_no_home(spread: World) -> None:
-    spread.nodes["n1"].group.is_leaving = True
-    spread.env.advance(6)
-    assert set(spread.nodes["n0"].next_ids()) == {MASTER_ID, 3}
-
-
-def test_a_new_leader_sends_nobody_to_id_0_which_is_the_dead_one_by_the_clients_routes(spread: World) -> None:
-    """1. The leader dies. 2. By the routes of clients it is still id 0. 3. The new one says: pull from 0."""
+def test_a_new_leader_sends_no_reader_to_id_0_while_routes_name_the_dead_leader(spread: World) -> None:
+    """In the routes of clients, id 0 is still the dead leader."""
     spread.kill("n0")
     spread.env.advance(1)
     spread.lead("n1", 2)
@@ -200,50 +189,29 @@ def test_a_new_leader_sends_nobody_to_id_0_which_is_the_dead_one_by_the_clients_
     assert set(spread.nodes["n2"].next_ids()) == {MASTER_ID, 3}
 
 
-def test_a_new_leader_keeps_readers_until_it_knows_who_else_serves_them(spread: World) -> None:
-    """1. It leads, and has heard no table yet. 2. A pull that was held is answered: not with 0, the dead node."""
-    spread.kill("n0")
-    spread.kill("n2")
-    spread.lead("n1", 2)
-    assert set(spread.nodes["n1"].next_ids()) == {2}
-    spread.env.advance(CHANGE_S)
-    assert set(spread.nodes["n1"].next_ids()) == {MASTER_ID}
+@pytest.mark.parametrize(
+    ("mode", "killed", "leader", "behind_later"),
+    [("spread", "n0 n2", "n1", 0), ("lagging", "n0", "n1", 0), ("lagging", "n0", None, BEHIND)],
+    ids=["a leader that knows no other readable node", "a leader", "followers without a leader"],
+)
+def test_readers_stay_for_a_while_after_the_death_of_the_leader(
+    mode: str, killed: str, leader: str | None, behind_later: int
+) -> None:
+    """A pull that was held must not be answered with 0, the dead node."""
+    world = World(mode)
+    for name in killed.split():
+        world.kill(name)
+    world.lead(leader, 2)
+    assert set(world.nodes["n1"].next_ids()) == {2}
+    world.env.advance(CHANGE_S)
+    assert set(world.nodes["n1"].next_ids(behind_later)) == {MASTER_ID}
 
 
-def test_who_is_near_the_end_is_kept_by_a_new_leader_as_well(lagging: World) -> None:
-    lagging.kill("n0")
-    lagging.lead("n1", 2)
-    assert set(lagging.nodes["n1"].next_ids(0)) == {2}
-    lagging.env.advance(CHANGE_S)
-    assert set(lagging.nodes["n1"].next_ids(0)) == {MASTER_ID}
-
-
-def test_a_follower_that_leaves_keeps_nobody_though_the_leader_has_changed(spread: World) -> None:
+def test_a_leaving_follower_sends_readers_to_the_leader_even_after_a_change_of_leader(spread: World) -> None:
     spread.lead("n1", 2)
     assert set(spread.nodes["n2"].next_ids()) == {3}
     spread.nodes["n2"].group.is_leaving = True
     assert set(spread.nodes["n2"].next_ids()) == {MASTER_ID}
-
-
-def test_a_node_that_has_to_refuse_all_is_no_home(spread: World) -> None:
-    spread.nodes["n1"].obstacle = "there are accounts, and this node has no key file"
-    spread.env.advance(6)
-    assert set(spread.nodes["n0"].next_ids()) == {MASTER_ID, 3}
-
-
-def test_followers_without_a_leader_keep_their_readers_for_a_while(lagging: World) -> None:
-    lagging.kill("n0")
-    lagging.lead(None, 2)
-    assert set(lagging.nodes["n1"].next_ids(0)) == {2}
-    lagging.env.advance(CHANGE_S)
-    assert set(lagging.nodes["n1"].next_ids(BEHIND)) == {MASTER_ID}
-
-
-def test_what_a_follower_was_told_long_ago_counts_no_more(spread: World) -> None:
-    """A node that is cut off does not know of it at once, and must not keep readers from what is stored meanwhile."""
-    spread.kill("n1")
-    spread.env.advance(TOLD_S + 1)
-    assert set(spread.nodes["n1"].next_ids()) == {MASTER_ID}
 
 
 def test_a_follower_keeps_a_reader_whose_pull_the_leader_does_not_answer(spread: World) -> None:
@@ -253,7 +221,7 @@ def test_a_follower_keeps_a_reader_whose_pull_the_leader_does_not_answer(spread:
     assert World("off").nodes["n1"].placement.id_without_leader() == MASTER_ID
 
 
-def test_a_late_answer_of_who_led_before_places_nobody(spread: World) -> None:
+def test_a_late_placement_of_an_earlier_leader_is_ignored(spread: World) -> None:
     spread.lead("n1", 2)
     spread.env.advance(CHANGE_S + 6)
     follower = spread.nodes["n2"]
@@ -263,7 +231,7 @@ def test_a_late_answer_of_who_led_before_places_nobody(spread: World) -> None:
     assert 3 in homes
 
 
-def test_a_node_that_does_not_serve_readers_is_answered_as_ever(spread: World) -> None:
+def test_a_node_that_serves_no_readers_gets_the_answer_of_older_versions(spread: World) -> None:
     """Older nodes know no other answer."""
     answers: list[bytes | PeerError] = []
     table = Table("10.0.0.1:1", whole=True, rows=(), removed=(), holds_pulls=False)
@@ -275,7 +243,9 @@ def suggested(broker: ServedBroker, offset: int, subscription: str = "*") -> str
     return broker.client().pull("T1", offset=offset, subscription=subscription).ext["suggestWhichBrokerId"]
 
 
-def test_answers_carry_what_the_leader_has_chosen(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_carry_the_broker_id_that_the_leader_has_chosen(
+    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker = make_broker(follower_reads="lagging", follower_reads_behind_bytes=2_000)
     peers = [PeerStatus("n1", True, 0, 0, 20, "stream", 0, 0)]
     status = msgspec.structs.replace(broker.memory.node.status(), peers=peers)

@@ -1,4 +1,4 @@
-"""The table of read results: RocketMQ's GetMessageStatus by where the offset lies."""
+"""Table of read results: RocketMQ's GetMessageStatus by the place of the offset."""
 
 import pytest
 from hypothesis import given
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
 from dledger.types import Membership, SnapshotMeta
+from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.testing import BrokerInMemory, Message
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, ReadStatus, select
 from dledger_broker.views.unitfiles import queue_directory
@@ -15,73 +16,82 @@ from dledger_remoting.filters.tags import TagFilter, tag_code
 
 @pytest.fixture
 def broker():
-    broker = BrokerInMemory()
-    broker.create_topic("orders")
+    broker = orders_of()
     for number in range(40):
         broker.send("orders", 0, Message(b"%d" % number, tags="even" if number % 2 == 0 else "odd"))
     broker.queue("orders").first_offset = 10
     return broker
 
 
+def orders_of(*times_ms: int) -> BrokerInMemory:
+    """Return a broker with an orders topic, which has a message of each of these times."""
+    broker = BrokerInMemory()
+    broker.create_topic("orders")
+    for at_ms in times_ms:
+        broker.send("orders", 0, Message(b"x"), at_ms=at_ms)
+    return broker
+
+
 def store(broker: BrokerInMemory, generation: bytes) -> list[bytes]:
-    """Make a topic and store messages, whose units lie in files then and not in memory; returns their bodies."""
+    """Make a topic and store messages, whose units are then in files and not in memory; return their bodies."""
     bodies = [generation + b"%d" % number for number in range(20)]
     broker.create_topic("orders")
     broker.send("orders", 0, *map(Message, bodies))
-    broker.flush_views()
-    broker.flush_views()
+    forget_units(broker)
     return bodies
 
 
+def forget_units(broker: BrokerInMemory) -> None:
+    """Have the units of all queues written to files, and dropped from memory."""
+    broker.flush_views()
+    broker.flush_views()
+
+
+def install_snapshot(machine: BrokerMachine, end: int) -> None:
+    machine.decode(SnapshotMeta(end, 2, 1, 0, Membership()), list(machine.snapshot()))()
+
+
+def read(broker, offset, most=5, message_filter=None, queue_id=0):
+    return broker.reads.get_messages(broker.queue("orders", queue_id), offset, most, 1 << 20, message_filter)
+
+
+def read_later(broker, queue, offset):
+    """Return the list in which the result of a read on a worker comes."""
+    results = []
+    broker.reads.get_messages_later(queue, offset, 5, 1 << 20, None, results.append)
+    return results
+
+
 @pytest.mark.parametrize(
-    ("offset", "status", "next_begin"),
+    ("queue_id", "offset", "status", "next_begin"),
     [
-        (9, ReadStatus.OFFSET_TOO_SMALL, 10),
-        (10, ReadStatus.FOUND, 15),
-        (38, ReadStatus.FOUND, 40),
-        (40, ReadStatus.OFFSET_OVERFLOW_ONE, 40),
-        (41, ReadStatus.OFFSET_OVERFLOW_BADLY, 40),
+        (0, 9, ReadStatus.OFFSET_TOO_SMALL, 10),
+        (0, 10, ReadStatus.FOUND, 15),
+        (0, 38, ReadStatus.FOUND, 40),
+        (0, 40, ReadStatus.OFFSET_OVERFLOW_ONE, 40),
+        (0, 41, ReadStatus.OFFSET_OVERFLOW_BADLY, 40),
+        (1, 0, ReadStatus.NO_MESSAGE_IN_QUEUE, 0),
+        (1, 3, ReadStatus.NO_MESSAGE_IN_QUEUE, 0),
     ],
 )
-def test_where_an_offset_lies_decides_the_answer(broker, offset, status, next_begin):
-    result = broker.reads.get_messages(broker.queue("orders"), offset, 5, 1 << 20)
+def test_the_status_of_a_read_follows_from_the_position_of_its_offset(broker, queue_id, offset, status, next_begin):
+    result = read(broker, offset, queue_id=queue_id)
     assert (result.status, result.next_begin) == (status, next_begin)
-    assert (result.min_offset, result.max_offset) == (10, 40)
-
-
-@pytest.mark.parametrize("offset", [0, 3])
-def test_an_empty_queue_says_so(broker, offset):
-    result = broker.reads.get_messages(broker.queue("orders", 1), offset, 5, 1 << 20)
-    assert (result.status, result.next_begin) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert (result.min_offset, result.max_offset) == ((0, 0) if queue_id else (10, 40))
 
 
 def test_a_filter_skips_and_the_next_offset_is_after_the_last_scanned(broker):
-    queue = broker.queue("orders")
-    result = broker.reads.get_messages(queue, 11, 3, 1 << 20, TagFilter.parse("even"))
+    result = read(broker, 11, 3, TagFilter.parse("even"))
     assert (result.status, result.message_count, result.next_begin) == (ReadStatus.FOUND, 3, 18)
-    nothing = broker.reads.get_messages(queue, 10, 3, 1 << 20, TagFilter.parse("neither"))
+    nothing = read(broker, 10, 3, TagFilter.parse("neither"))
     assert (nothing.status, nothing.next_begin, nothing.runs) == (ReadStatus.NO_MATCHED_MESSAGE, 40, [])
 
 
-@pytest.mark.parametrize("max_messages", [0, -1, 1])
-def test_at_least_one_message_comes_whatever_the_limits(broker, max_messages):
-    result = broker.reads.get_messages(broker.queue("orders"), 10, max_messages, 1)
-    assert (result.status, result.message_count, result.next_begin) == (ReadStatus.FOUND, 1, 11)
-
-
-def test_a_byte_limit_ends_the_answer_before_the_message_that_passes_it(broker):
-    size = broker.reads.get_messages(broker.queue("orders"), 10, 1, 1).size
-    result = broker.reads.get_messages(broker.queue("orders"), 10, 32, 3 * size)
-    assert result.message_count == 3
-    assert 2 * size < result.size <= 3 * size
-
-
-def test_records_that_lie_side_by_side_are_one_piece():
-    broker = BrokerInMemory()
-    broker.create_topic("orders")
+def test_adjacent_records_are_read_in_one_piece():
+    broker = orders_of()
     broker.send("orders", 0, Message(b"a"), Message(b"b"))
     broker.send("orders", 0, Message(b"c"))
-    result = broker.reads.get_messages(broker.queue("orders"), 0, 32, 1 << 20)
+    result = read(broker, 0, 32)
     assert (len(result.runs), result.message_count) == (2, 3)
     assert sum(size for _, size in result.runs) == result.size
 
@@ -94,45 +104,41 @@ def test_a_filter_that_rejects_everything_scans_a_bounded_number_of_units():
 
 def test_messages_whose_log_is_gone_are_passed_over():
     units = b"".join(UNIT.pack(number * 100, 100, 0) for number in range(10))
-    result = select(units, 0, 0, 10, 32, 1 << 20, None, 700)
-    assert (result.status, result.runs, result.next_begin) == (ReadStatus.MESSAGE_WAS_REMOVING, [], 7)
-    kept = select(units[7 * UNIT_BYTES :], 7, 0, 10, 32, 1 << 20, None, 700)
-    assert (kept.status, kept.runs, kept.next_begin) == (ReadStatus.FOUND, [(700, 300)], 10)
-    gone = select(units, 0, 0, 10, 32, 1 << 20, None, 5000)
-    assert (gone.status, gone.next_begin) == (ReadStatus.MESSAGE_WAS_REMOVING, 10)
+    for begin, first_position, expected in (
+        (0, 700, (ReadStatus.MESSAGE_WAS_REMOVING, [], 7)),
+        (7, 700, (ReadStatus.FOUND, [(700, 300)], 10)),
+        (0, 5000, (ReadStatus.MESSAGE_WAS_REMOVING, [], 10)),
+    ):
+        result = select(units[begin * UNIT_BYTES :], begin, 0, 10, 32, 1 << 20, None, first_position)
+        assert (result.status, result.runs, result.next_begin) == expected
 
 
 def test_units_outside_the_page_cache_are_read_by_a_worker(broker):
     queue = broker.queue("orders")
-    broker.flush_views()
-    broker.flush_views()
+    forget_units(broker)
     assert len(queue.view.tail) == 0
-    assert broker.reads.get_messages(queue, 10, 5, 1 << 20).cold, "nobody has opened the file"
-    results = []
-    broker.reads.get_messages_later(queue, 10, 5, 1 << 20, None, results.append)
+    assert read(broker, 10).cold, "nobody has opened the file"
+    results = read_later(broker, queue, 10)
     broker.env.run_ready()
-    assert results == [broker.reads.get_messages(queue, 10, 5, 1 << 20)]
+    assert results == [read(broker, 10)]
     assert results[0].message_count == 5
     broker.machine.queues._reader.read_nowait = lambda *_: None
-    assert broker.reads.get_messages(queue, 10, 5, 1 << 20).cold
-    broker.reads.get_messages_later(queue, 40, 5, 1 << 20, None, results.append)
-    assert results[1].status is ReadStatus.OFFSET_OVERFLOW_ONE
+    assert read(broker, 10).cold
+    assert read_later(broker, queue, 40)[0].status is ReadStatus.OFFSET_OVERFLOW_ONE
 
 
-def test_a_trim_that_takes_the_files_which_a_worker_reads_is_no_damage(broker):
-    """The next pull goes on with what is kept, instead of being told that a file lacks something."""
+def test_a_trim_of_files_that_a_worker_reads_is_no_damage(broker):
+    """The next pull goes on with what is kept, and is not told that a file lacks something."""
     queue = broker.queue("orders")
-    broker.flush_views()
-    broker.flush_views()
-    results = []
-    broker.reads.get_messages_later(queue, 12, 5, 1 << 20, None, results.append)
+    forget_units(broker)
+    results = read_later(broker, queue, 12)
     queue.first_offset = 20
     broker.disk.rmtree(queue_directory("orders", 0))
     broker.env.run_ready()
     assert [(result.status, result.next_begin) for result in results] == [(ReadStatus.OFFSET_TOO_SMALL, 20)]
-    broker.reads.get_messages_later(queue, 25, 5, 1 << 20, None, results.append)
+    results = read_later(broker, queue, 25)
     broker.env.run_ready()
-    assert isinstance(results[1], CorruptionError)
+    assert results[0].status is ReadStatus.NOT_REBUILT, "those that no trim has taken are missing"
 
 
 @pytest.mark.parametrize(
@@ -145,13 +151,10 @@ def test_a_trim_that_takes_the_files_which_a_worker_reads_is_no_damage(broker):
         ("deleted", lambda lookup, _, position: lookup.message_at(position), None),
     ],
 )
-def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypatch, goes, question, answer):
-    broker = BrokerInMemory()
-    broker.create_topic("orders")
-    for number in range(10):
-        broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
+def test_a_trim_or_deletion_during_a_lookup_is_not_reported_as_damage(monkeypatch, goes, question, answer):
+    broker = orders_of(*range(1000, 1010))
     queue, lookup = broker.queue("orders"), broker.machine.lookup
-    position = broker.reads.get_messages(queue, 3, 1, 1).runs[0][0]
+    position = read(broker, 3, 1).runs[0][0]
     unit = lookup._unit
 
     async def unit_unless_gone(queue, offset):
@@ -168,7 +171,7 @@ def test_what_goes_while_its_files_are_read_is_not_there_and_no_damage(monkeypat
 
 
 def test_a_search_that_a_snapshot_overtakes_goes_to_another_node():
-    """It has looked at one unit when the state is replaced. The queue is not gone, as that of a deleted topic is."""
+    """The state is replaced after the first unit. The queue is not gone like that of a deleted topic."""
     broker = BrokerInMemory()
     store(broker, b"x")
     machine, queue = broker.machine, broker.queue("orders")
@@ -177,7 +180,7 @@ def test_a_search_that_a_snapshot_overtakes_goes_to_another_node():
     def read_once(*read):
         read_later(*read)
         machine.queues.read_later = read_later
-        machine.decode(SnapshotMeta(broker.log.end, 2, 1, 0, Membership()), list(machine.snapshot()))()
+        install_snapshot(machine, broker.log.end)
 
     machine.queues.read_later = read_once
     with pytest.raises(NotLeaderError, match="a snapshot has replaced"):
@@ -185,37 +188,33 @@ def test_a_search_that_a_snapshot_overtakes_goes_to_another_node():
 
 
 @pytest.mark.parametrize("unit", [(1 << 40, 100), (0, 1 << 30), (0, 0), (0, -1), ((1 << 63) - 1, 1)])
-def test_a_unit_that_has_rotted_is_told_and_the_log_not_asked_for_what_it_never_had(broker, unit):
-    """That would be a broken promise of the code, which ends the node, at each such pull."""
-    queue, results = broker.queue("orders"), []
+def test_a_rotten_unit_is_reported_and_causes_no_read_outside_the_log(broker, unit):
+    """A read outside of the log would break an invariant of the code, which ends the node at each such pull."""
+    queue = broker.queue("orders")
     queue.view.tail[12 * UNIT_BYTES : 13 * UNIT_BYTES] = UNIT.pack(*unit, 0)
     with pytest.raises(CorruptionError, match="delete its consumequeue directory"):
-        broker.reads.get_messages(queue, 12, 1, 1 << 20)
-    broker.reads.get_messages_later(queue, 12, 1, 1 << 20, None, results.append)
-    assert isinstance(results[0], CorruptionError)
+        read(broker, 12, 1)
+    assert isinstance(read_later(broker, queue, 12)[0], CorruptionError)
     with pytest.raises(CorruptionError, match="delete its consumequeue directory"):
         broker.run(broker.machine.lookup.store_time_at(queue, 12))
 
 
-def test_times_find_offsets():
-    broker = BrokerInMemory()
-    broker.create_topic("orders")
-    queue = broker.queue("orders")
-    search = broker.machine.lookup.search_offset
-    assert broker.run(search(queue, 5)) == 0
-    assert broker.run(broker.machine.lookup.earliest_store_time(queue)) == -1
-    for number in range(10):
-        broker.send("orders", 0, Message(b"x"), at_ms=1000 + 10 * (number // 2))
-    assert [broker.run(search(queue, at)) for at in (1, 1000, 1001, 1040, 1041)] == [0, 0, 2, 8, 10]
-    assert [broker.run(search(queue, at, upper=True)) for at in (1, 1000, 1015, 1040, 1041)] == [0, 1, 3, 9, 9]
-    assert broker.run(broker.machine.lookup.earliest_store_time(queue)) == 1000
+def test_a_search_by_time_finds_the_first_or_last_offset():
+    for times_ms, lower, upper, earliest in (
+        ((), [0] * 5, None, -1),
+        ([1000 + 10 * (number // 2) for number in range(10)], [0, 0, 2, 8, 10], [0, 1, 3, 9, 9], 1000),
+    ):
+        broker = orders_of(*times_ms)
+        queue, lookup = broker.queue("orders"), broker.machine.lookup
+        assert [broker.run(lookup.search_offset(queue, at)) for at in (1, 1000, 1001, 1040, 1041)] == lower
+        if upper is not None:
+            times = (1, 1000, 1015, 1040, 1041)
+            assert [broker.run(lookup.search_offset(queue, at, upper=True)) for at in times] == upper
+        assert broker.run(lookup.earliest_store_time(queue)) == earliest
 
 
-def test_a_search_by_time_goes_on_in_what_a_trim_has_left(monkeypatch):
-    broker = BrokerInMemory()
-    broker.create_topic("orders")
-    for number in range(10):
-        broker.send("orders", 0, Message(b"x"), at_ms=1000 + number)
+def test_a_search_by_time_continues_in_the_rest_of_the_queue_after_a_trim(monkeypatch):
+    broker = orders_of(*range(1000, 1010))
     queue, lookup = broker.queue("orders"), broker.machine.lookup
     stored_at = lookup._stored_at
 
@@ -229,29 +228,15 @@ def test_a_search_by_time_goes_on_in_what_a_trim_has_left(monkeypatch):
     assert broker.run(lookup.search_offset(queue, 1002)) == 7
 
 
-def test_a_message_is_found_by_its_position_and_an_imitation_in_a_body_is_not():
-    broker = BrokerInMemory()
-    broker.create_topic("orders")
-    broker.send("orders", 0, Message(b"genuine"))
-    position = broker.reads.get_messages(broker.queue("orders"), 0, 1, 1).runs[0][0]
-    record = broker.run(broker.machine.lookup.message_at(position))
-    assert b"genuine" in record
-    body_start = broker.log.end + 48 + 88
-    imitation = bytearray(record)
-    imitation[28:36] = body_start.to_bytes(8, "big")
-    broker.send("orders", 0, Message(bytes(imitation)))
-    assert broker.log.data[body_start : body_start + 8] == imitation[:8]
-    for elsewhere in (-1, 0, position + 1, body_start, broker.log.end, broker.log.end + 1000):
-        assert broker.run(broker.machine.lookup.message_at(elsewhere)) is None
-
-
 @given(
     st.lists(st.tuples(st.sampled_from([0, 0, 0, 0, 48]), st.integers(91, 400)), max_size=12),
     st.integers(1, 14),
     st.integers(1, 3000),
     st.integers(0, 2000),
 )
-def test_adjacent_records_are_selected_at_once_as_they_are_one_by_one(spaced, max_messages, max_bytes, first_position):
+def test_selecting_adjacent_records_at_once_equals_selecting_one_by_one(
+    spaced, max_messages, max_bytes, first_position
+):
     units, position = b"", 1000
     for gap, size in spaced:
         position += gap
@@ -263,8 +248,7 @@ def test_adjacent_records_are_selected_at_once_as_they_are_one_by_one(spaced, ma
 
 
 def test_a_read_of_a_deleted_topic_leaves_no_file_open_for_the_next_topic_of_that_name():
-    """1. A deletion is applied, and the view writer is busy; 2. a search goes on in the old queue; 3. its files give
-    their name away; 4. the next topic's units leave the memory."""
+    """A search goes on in the old queue, whose files have lost their name, when the next topic's units leave memory."""
     broker, answers = BrokerInMemory(), []
     for generation in (b"old", b"new"):
         bodies = store(broker, generation)
@@ -280,7 +264,7 @@ def test_a_read_of_a_deleted_topic_leaves_no_file_open_for_the_next_topic_of_tha
     assert broker.bodies("orders") == bodies
 
 
-def test_a_file_that_is_open_when_its_topic_is_deleted_is_not_read_under_the_next_one_of_that_name():
+def test_an_open_file_of_a_deleted_topic_is_not_read_for_the_next_topic_of_that_name():
     broker = BrokerInMemory()
     for generation in (b"old", b"new"):
         bodies = store(broker, generation)
@@ -289,27 +273,23 @@ def test_a_file_that_is_open_when_its_topic_is_deleted_is_not_read_under_the_nex
             broker.delete_topic("orders")
 
 
-def test_a_file_that_is_open_when_a_snapshot_replaces_the_state_is_not_read_any_more():
+def test_a_file_open_at_the_installation_of_a_snapshot_is_no_longer_read():
     broker = BrokerInMemory()
     bodies = store(broker, b"old")
     assert broker.bodies("orders") == bodies
-    machine = broker.machine
-    machine.decode(SnapshotMeta(broker.log.end, 2, 1, 0, Membership()), list(machine.snapshot()))()
+    install_snapshot(broker.machine, broker.log.end)
     broker.env.run_ready()
     broker.send("orders", 0, *[Message(b"new")] * 8)
-    broker.flush_views()
-    broker.flush_views()
-    queue = broker.queue("orders")
-    broker.reads.get_messages_later(queue, 20, 5, 1 << 20, None, lambda _: None)
+    forget_units(broker)
+    read_later(broker, broker.queue("orders"), 20)
     broker.env.run_ready()
-    result = broker.reads.get_messages(queue, 20, 5, 1 << 20)
+    result = read(broker, 20)
     assert (result.status, result.next_begin) == (ReadStatus.FOUND, 25)
 
 
-def test_a_read_that_a_deletion_overtakes_is_to_be_repeated(broker):
-    """Its queue's offsets say nothing any more: a reader would be sent to -1."""
-    queue, results = broker.queue("orders"), []
+def test_a_read_overtaken_by_a_deletion_has_to_be_repeated(broker):
+    """The offsets of its queue mean nothing any more: a reader would be sent to -1."""
+    queue = broker.queue("orders")
     broker.delete_topic("orders")
-    broker.reads.get_messages_later(queue, 12, 5, 1 << 20, None, results.append)
-    results.append(broker.reads.get_messages(queue, 12, 5, 1 << 20))
+    results = [*read_later(broker, queue, 12), broker.reads.get_messages(queue, 12, 5, 1 << 20)]
     assert [(result.status, result.next_begin) for result in results] == [(ReadStatus.MESSAGE_WAS_REMOVING, 12)] * 2

@@ -1,4 +1,4 @@
-"""Pulls of one turn are read together, each as if it were alone."""
+"""Pulls of one turn are read together, and each gets what it would get alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 import pytest
-from served_broker import FakeClient, MakeBroker, ServedBroker, pull_ext, records
+from served_broker import FakeClient, MakeBroker, ServedBroker, bodies, pull_ext
 
-from dledger.errors import TrimmedError
-from dledger.invariants import InvariantError
-from dledger.native_part import Ask, Found
 from dledger.store.reader import OpenFile
+from dledger_base.invariants import InvariantError
+from dledger_base.native_part import Ask, Found
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.sending.on_their_way import RECENT_S
 from dledger_broker.frontend.pull_turns import PullTurns
 from dledger_broker.views.reading import choose_units
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_command
+from tests.broker.features.pulling.pull_calls import position, trimmed
 from tests.broker.features.quotas.quota_calls import put
 
 T = TypeVar("T")
 
 
 class Part:
-    """The native part's read of pulls, in Python; `calls` are starts of files, and how many pulls were read."""
+    """Native part's read of pulls, in Python. `calls` has the start of each file and the number of pulls read there."""
 
     def __init__(self, broker: ServedBroker) -> None:
         self.node = broker.memory.node
@@ -45,7 +45,7 @@ class Part:
         return [self._read(ask, log, first_position) for ask in asks]
 
     def _read(self, ask: Ask, log: OpenFile, first_position: int) -> Found | None:
-        units, _, _, _, max_messages, max_bytes, codes = ask
+        units, *_, max_messages, max_bytes, codes = ask
         assert units is not None
         passed, count, size, _, runs = choose_units(
             units, max_messages, max_bytes, codes, first_position, whole=codes is None
@@ -59,12 +59,12 @@ class Part:
 
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> ServedBroker:
-    """A broker with two messages in each of four queues; nobody sends just now."""
+    """Return a broker with two messages in each of four queues, to which nobody has sent lately."""
     broker = make_broker()
     client = broker.client()
     for number in range(8):
         client.send_message("T1", b"%d" % number, queue_id=number % 4, properties=f"TAGS\x01{'ab'[number // 4]}\x02")
-    client.pull("T1")  # its group is made
+    client.pull("T1")  # makes its group
     broker.advance(RECENT_S)
     return broker
 
@@ -83,25 +83,30 @@ def pull(queue_id: int, offset: int = 0, **fields: str) -> bytes:
 
 
 def found(client: FakeClient) -> list[tuple[int, list[bytes]]]:
-    return [(answer.opaque, [record.body for record in records(answer)]) for answer in client.answers]
+    return [(answer.opaque, bodies(answer)) for answer in client.answers]
+
+
+def in_next_file(broker: ServedBroker) -> int:
+    """Begin the next file of the log with another message in queue 0, and return the start of that file."""
+    broker.memory.node.log.roll(0)
+    broker.client().send_message("T1", b"new")
+    broker.advance(RECENT_S)
+    return broker.memory.node.log.segment_starts[-1]
 
 
 EVERYTHING = [(0, [b"0", b"4"]), (1, [b"1", b"5"]), (2, [b"2", b"6"]), (3, [b"3", b"7"])]
 
 
-def test_they_are_read_in_one_call_and_answered_in_their_order(broker: ServedBroker, part: Part) -> None:
-    for calls in ([(-1, 4), (0, 4)], [(0, 4)]):
+def test_pulls_of_one_turn_are_read_in_one_call_and_answered_in_order(broker: ServedBroker, part: Part) -> None:
+    for calls in ([(-1, 4), (0, 4)], [(0, 4)]):  # where the log is read is known from the first turn on
         client = broker.client()
         part.calls.clear()
         client.feed(b"".join(map(pull, range(4))))
-        assert (found(client), part.calls) == (EVERYTHING, calls), (
-            "where the log is read is known from the first turn on"
-        )
+        assert (found(client), part.calls) == (EVERYTHING, calls)
         assert {answer.ext["nextBeginOffset"] for answer in client.answers} == {"2"}
 
 
-def test_each_gets_what_its_own_limits_and_filter_say(broker: ServedBroker, part: Part) -> None:
-    client = broker.client()
+def test_each_gathered_pull_obeys_its_own_limits_and_filter(client: FakeClient, part: Part) -> None:
     client.feed(
         pull(0, maxMsgNums="1")
         + pull(1, maxMsgBytes="1")
@@ -114,16 +119,11 @@ def test_each_gets_what_its_own_limits_and_filter_say(broker: ServedBroker, part
     assert [answer.ext["nextBeginOffset"] for answer in answers] == ["1", "1", "2"]
 
 
-def test_what_is_not_there_is_told_as_of_a_pull_by_itself(broker: ServedBroker, part: Part) -> None:
-    client = broker.client()
+def test_gathered_pulls_without_messages_are_answered_like_single_pulls(client: FakeClient, part: Part) -> None:
     client.feed(pull(0, offset=2) + pull(1, offset=9) + pull(2, subscription="c") + pull(3))
-    broker.settle()
-    assert {answer.opaque: (answer.code, answer.ext["nextBeginOffset"]) for answer in client.answers} == {
-        0: (19, "2"),
-        1: (21, "2"),
-        2: (20, "2"),
-        3: (0, "2"),
-    }
+    client.broker.settle()
+    told = {answer.opaque: position(answer) for answer in client.answers}
+    assert told == {0: (19, "2"), 1: (21, "2"), 2: (20, "2"), 3: (0, "2")}
     assert part.calls == [(-1, 2), (0, 1)]
 
 
@@ -139,30 +139,30 @@ def test_records_in_several_files_are_read_file_by_file(broker: ServedBroker, pa
     assert part.calls == [(-1, 3), (first, 3), (others[1], 2), (others[2], 1)]
 
 
-def test_records_on_both_sides_of_a_roll_are_read_by_themselves(broker: ServedBroker, part: Part) -> None:
-    broker.memory.node.log.roll(0)
-    sender, client = broker.client(), broker.client()
-    sender.send_message("T1", b"new")
-    broker.advance(RECENT_S)
-    second = broker.memory.node.log.segment_starts[-1]
-    client.feed(pull(0) + pull(0, offset=2) + pull(1))
-    assert found(client) == [(0, [b"0", b"4", b"new"]), (0, [b"new"]), (1, [b"1", b"5"])]
-    assert part.calls == [(-1, 3), (0, 3), (second, 1)], "the others are read natively"
+@pytest.mark.parametrize(
+    ("closed", "asked", "answers", "reads"),
+    [
+        (set(), [(0, 0), (0, 2), (1, 0)], [(0, [b"0", b"4", b"new"]), (0, [b"new"]), (1, [b"1", b"5"])], [(0, 3)]),
+        ({0}, [(1, 0), (0, 2)], [(1, [b"1", b"5"]), (0, [b"new"])], []),
+    ],
+    ids=["one of them over two files", "a file is closed"],
+)
+def test_a_pull_that_cannot_be_gathered_is_read_separately_and_the_others_natively(
+    broker: ServedBroker,
+    part: Part,
+    closed: set[int],
+    asked: list[tuple[int, int]],
+    answers: object,
+    reads: list[object],
+) -> None:
+    second, client = in_next_file(broker), broker.client()
+    part.closed = closed
+    client.feed(b"".join(pull(queue_id, offset) for queue_id, offset in asked))
+    assert found(client) == answers
+    assert part.calls == [(-1, len(asked)), *reads, (second, 1)]
 
 
-def test_a_file_that_is_not_open_keeps_nobody_from_others(broker: ServedBroker, part: Part) -> None:
-    broker.memory.node.log.roll(0)
-    sender, client = broker.client(), broker.client()
-    sender.send_message("T1", b"new")
-    broker.advance(RECENT_S)
-    part.closed = {0}
-    second = broker.memory.node.log.segment_starts[-1]
-    client.feed(pull(1) + pull(0, offset=2))
-    assert found(client) == [(1, [b"1", b"5"]), (0, [b"new"])]
-    assert part.calls == [(-1, 2), (second, 1)]
-
-
-def test_what_is_in_no_open_file_is_read_by_itself(broker: ServedBroker, part: Part) -> None:
+def test_a_pull_whose_log_file_is_not_open_is_read_separately(broker: ServedBroker, part: Part) -> None:
     for _ in range(2):
         client = broker.client()
         client.feed(pull(0))
@@ -171,18 +171,16 @@ def test_what_is_in_no_open_file_is_read_by_itself(broker: ServedBroker, part: P
     assert part.calls == [(-1, 1), (0, 1), (-1, 1)]
 
 
-def test_with_a_quota_each_is_charged_before_the_next_may_read(broker: ServedBroker, part: Part) -> None:
-    client = broker.client()
+def test_with_a_quota_each_gathered_pull_is_charged_before_the_next_reads(client: FakeClient, part: Part) -> None:
     assert put(client, "topic-reads", "T1", messages=2) == 0
     client.answers.clear()
     client.feed(b"".join(map(pull, range(3))))
     assert (found(client), part.calls) == ([(0, [b"0", b"4"])], [])
 
 
-def test_one_that_fails_leaves_the_others(broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trimmed(*_: object) -> NoReturn:
-        raise TrimmedError("position 0 is below the first kept position 9")
-
+def test_a_failing_pull_does_not_affect_other_pulls_of_its_turn(
+    broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part.closed = {0}
     monkeypatch.setattr(broker.memory.node, "read_nowait", trimmed)
     broken, client = broker.client(), broker.client()
@@ -193,7 +191,7 @@ def test_one_that_fails_leaves_the_others(broker: ServedBroker, part: Part, monk
     assert [answer.code for answer in broken.answers] == [1]
 
 
-def test_a_fault_in_a_turn_leaves_nobody_without_an_answer(
+def test_a_fault_in_a_turn_leaves_no_gathered_pull_unanswered(
     broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns, client = broker.service.requests._pull_turns, broker.client()
@@ -212,10 +210,10 @@ def test_a_fault_in_a_turn_leaves_nobody_without_an_answer(
     assert found(client) == EVERYTHING[:1]
 
 
-def test_a_pull_that_comes_while_pulls_are_gathered_answers_none_twice(
+def test_a_pull_that_comes_while_pulls_are_gathered_answers_no_pull_twice(
     broker: ServedBroker, part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler may have the pulls of a channel that wait handled first (`let_pass`), in the midst of a turn."""
+    """In the middle of a turn, a handler may have the waiting pulls of a channel handled first (`let_pass`)."""
     turns, client = broker.service.requests._pull_turns, broker.client()
     assert isinstance(turns, PullTurns)
     add = turns.add

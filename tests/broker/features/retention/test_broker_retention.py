@@ -1,4 +1,6 @@
 import dataclasses
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ from msgspec.structs import replace
 from nothing_waits import NothingWaits
 
 from dledger.environment import COLD
-from dledger.errors import BusyError, LogError, LogFullError
+from dledger.errors import BusyError, CorruptionError, LogError, LogFullError
 from dledger.replica.status import PeerStatus
 from dledger.statemachine import Leadership
 from dledger.types import EntryKind
@@ -16,8 +18,8 @@ from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.pins.job import PinLeases
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
-from dledger_broker.features.retention.job import CHECK_PERIOD_S, FIRST_CHECK_S, Retention
-from dledger_broker.features.retention.policy import RetentionPolicy
+from dledger_broker.features.retention.job import CHECK_PERIOD_S, FIRST_CHECK_S, NOTHING_GOES, Retention
+from dledger_broker.features.retention.policy import DELETE_OLDEST, HOUR_MS, RetentionPolicy, TrimPart
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.trims import TrimQueues
@@ -27,42 +29,61 @@ from dledger_broker.testing.node import NODE_ID
 CONFIG = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"), group_ordinal=7)
 
 
+EXPIRED = RetentionPolicy(max_age_ms=1000)
+DELETES = RetentionPolicy(when_full=DELETE_OLDEST)
+
+
 class Retaining:
-    """The jobs of a node that say what it keeps."""
+    """Jobs of a node that decide what to keep."""
 
     def __init__(self, broker: BrokerInMemory, policy: RetentionPolicy) -> None:
         machine, node, env = broker.machine, broker.node, broker.env
+        self._broker = broker
         self.counters = BrokerCounters()
         self.policy = policy
         self.pins = ProposedPins(machine)
         self.leases = PinLeases(machine, self.pins, env)
         self.waits = NothingWaits()
-        self.job = Retention(machine, node, env, self.pins, self.waits, self.current_policy, self.counters)
+        self.job = Retention(machine, node, env, self.pins, self.waits, lambda: self.policy, self.counters)
         self._jobs = machine.jobs
         self._jobs.open([self.leases, self.job], node, broker.writer)
 
-    def current_policy(self) -> RetentionPolicy:
-        return self.policy
-
-    def check(self) -> None:
-        """Have them look now, if they run."""
+    def check(self, disk_used: int | None = None) -> None:
+        """Have the jobs look now, if they run, at a disk that is this full. No trim that begins ends here."""
+        if disk_used is not None:
+            self._broker.node.disk_used = disk_used
         for job in (self.leases, self.job):
             handle = self._jobs.handle_of(job.name)
             if handle is not None:
                 job.check(handle)
 
-    def trim(self, position: int) -> None:
-        """Begin to trim, in the present run."""
+    def look(self, disk_used: int | None = None) -> None:
+        """Have the jobs look now, and end what they begin."""
+        self.check(disk_used)
+        self._broker.env.advance(1.0)
+
+    def pin(self, lease_ms: int, name: str = "job", position: int = 0) -> None:
+        broker = self._broker
+        broker.machine.stage_command(PutPin(name, position, lease_ms, broker.env.wall_ms()), lambda _: None)
+        broker.env.run_ready()
+
+    @property
+    def pinned(self) -> list[str]:
+        """Names of the pins."""
+        return [pin.name for pin in self._broker.machine.state.table(PINS)]
+
+    def trim(self, position: int | None = None, parts: Sequence[TrimPart] = ()) -> None:
+        """Begin to trim, in the current run, to the last snapshot unless a position is given."""
         handle = self._jobs.handle_of(self.job.name)
         assert handle is not None
-        self.job.trimming.trim(handle, position)
+        self.job.trimming.trim(handle, max(self._broker.log.snapshots) if position is None else position, parts)
 
     @property
     def is_busy(self) -> bool:
         return self.job.trimming.is_busy
 
 
-def trimmed_broker(policy: RetentionPolicy | None = None) -> tuple[BrokerInMemory, Retaining]:
+def trimmed_broker(policy: RetentionPolicy = EXPIRED) -> tuple[BrokerInMemory, Retaining]:
     broker = BrokerInMemory(log=FakeLog(segment_bytes=1 << 16))
     broker.node.on_trimmed(broker.machine._trimmed)
     broker.create_topic("orders")
@@ -73,10 +94,14 @@ def trimmed_broker(policy: RetentionPolicy | None = None) -> tuple[BrokerInMemor
     broker.node.snapshot()
     for number in range(30, 50):
         broker.send("orders", number % 2, Message(b"%d" % number, keys="k"))
-    return broker, Retaining(broker, policy or RetentionPolicy(max_age_ms=1000))
+    return broker, Retaining(broker, policy)
 
 
-def test_a_trim_raises_every_first_offset_before_the_log_goes():
+def first_offsets(broker: BrokerInMemory) -> list[int]:
+    return [queue.first_offset for queue in broker.machine.state.topic_table.queues()]
+
+
+def test_a_trim_raises_every_first_offset_on_all_replicas():
     broker, _ = trimmed_broker()
     position = max(broker.log.snapshots)
     follower = BrokerInMemory(log=broker.log, lead=False)
@@ -93,8 +118,24 @@ def test_a_trim_raises_every_first_offset_before_the_log_goes():
     assert follower.machine.digest() == broker.machine.digest()
 
 
+def test_a_trim_that_cannot_read_a_record_has_the_log_repaired(monkeypatch):
+    broker, retaining = trimmed_broker()
+    places: list[int] = []
+
+    def unreadable(at: int, size: int) -> bytes:
+        places.append(at)
+        raise CorruptionError(f"{size} bytes at {at} cannot be read")
+
+    monkeypatch.setattr(broker.node, "read_blocking", unreadable)
+    retaining.trim()
+    broker.env.run_ready()
+    assert not retaining.is_busy
+    assert broker.node.failed_reads == places
+    assert broker.log.first_position < max(broker.log.snapshots)
+
+
 def test_readers_of_old_data_hold_up_no_trim(monkeypatch):
-    """A thousand pulls that wait for a slow disk fill their lane: a disk that gets full is trimmed all the same."""
+    """A thousand pulls that wait for a slow disk fill their lane."""
     broker, _ = trimmed_broker()
     run_blocking = broker.env.run_blocking
 
@@ -109,14 +150,14 @@ def test_readers_of_old_data_hold_up_no_trim(monkeypatch):
     assert broker.log.first_position == max(broker.log.snapshots)
 
 
-def test_messages_are_as_old_on_a_node_whose_files_are_copies():
+def test_the_age_of_messages_does_not_depend_on_file_times():
     broker, _ = trimmed_broker()
     broker.log.segment_times = [2 * START_MS for _ in broker.log.segment_times]
     broker.env.advance(CHECK_PERIOD_S + 1)
     assert broker.log.first_position == max(broker.log.snapshots)
 
 
-def test_a_segment_with_one_young_message_stays_however_old_its_file_is():
+def test_a_segment_with_a_young_message_stays_despite_an_old_file():
     broker, _ = trimmed_broker()
     broker.send("orders", 0, Message(b"young"), at_ms=START_MS + int((FIRST_CHECK_S + CHECK_PERIOD_S) * 1000) - 500)
     broker.node.snapshot()
@@ -128,7 +169,7 @@ def test_a_segment_with_one_young_message_stays_however_old_its_file_is():
     assert broker.log.first_position == behind_young
 
 
-def test_nothing_goes_by_age_while_the_leaders_clock_is_alone():
+def test_no_message_expires_while_the_clock_of_the_leader_differs_from_the_majority():
     broker, _ = trimmed_broker()
     status = broker.node.status
     peers = [PeerStatus(name, True, 0, 0, 20, "replicate", 0, 100_000) for name in ("n1", "n2")]
@@ -140,21 +181,29 @@ def test_nothing_goes_by_age_while_the_leaders_clock_is_alone():
     assert broker.log.first_position == max(broker.log.snapshots)
 
 
-def test_what_waits_is_moved_before_the_disk_is_too_full():
-    broker, retention = trimmed_broker(RetentionPolicy())
-    for disk_used in (690, 710, 760):
-        broker.node.disk_used = disk_used
-        retention.check()
-        broker.env.advance(1.0)
-    position = max(broker.log.snapshots)
-    told = [wanted for n, wanted in enumerate(retention.waits.wanted) if wanted != retention.waits.wanted[n - 1]]
-    assert told == [(0, False), (position, False), (position, True)]
+def test_delayed_messages_are_moved_before_the_disk_is_too_full():
+    broker, retention = trimmed_broker(DELETES)
+    for disk_used in (790, 810, 860):
+        retention.look(disk_used)
+    position, wanted = max(broker.log.snapshots), retention.waits.wanted
+    assert [one for n, one in enumerate(wanted) if one != wanted[n - 1]] == [(0, True), (position, True)]
+    assert retention.waits.gives_up
     assert broker.log.first_position == position
+
+
+def test_a_full_disk_removes_no_unexpired_message_without_delete_oldest():
+    broker, retention = trimmed_broker(RetentionPolicy())
+    for disk_used in (760, 950, 1000):
+        retention.look(disk_used)
+    assert broker.log.first_position == 0
+    assert {wanted for wanted, _ in retention.waits.wanted} == {0}
+    assert not retention.waits.gives_up
+    assert retention.counters.trimmed_messages == {}
 
 
 def test_queue_offsets_go_on_after_a_trim_even_if_all_views_are_lost():
     broker, retention = trimmed_broker()
-    retention.trim(max(broker.log.snapshots))
+    retention.trim()
     broker.env.advance(1.0)
     broker.disk.rmtree("views")
     broker.disk.rmtree("consumequeue")
@@ -165,52 +214,13 @@ def test_queue_offsets_go_on_after_a_trim_even_if_all_views_are_lost():
     assert again.bodies("orders", 0) == [b"%d" % number for number in range(30, 50, 2)]
 
 
-def test_queue_files_below_the_first_offset_are_removed():
-    broker, retention = trimmed_broker()
-    for _ in range(40):
-        broker.send("orders", 3, Message(b"x"))
-    broker.node.snapshot()
-    broker.flush_views()
-    before = sorted(broker.disk.listdir("consumequeue/orders/3"))
-    retention.trim(max(broker.log.snapshots))
-    broker.env.advance(1.0)
-    after = sorted(broker.disk.listdir("consumequeue/orders/3"))
-    assert before[:2] == ["00000000000000000000", "00000000000000000320"]
-    assert after == before[2:]
-
-
-def test_nothing_is_trimmed_by_a_node_that_does_not_lead():
-    broker, retention = trimmed_broker()
-    broker.node.step_down()
-    broker.env.advance(CHECK_PERIOD_S)
-    retention.check()
-    broker.env.run_ready()
-    assert broker.log.first_position == 0
-
-
-def test_a_topic_created_anew_during_a_trim_keeps_its_messages():
-    broker, retention = trimmed_broker()
-    retention.trim(max(broker.log.snapshots))
-    broker.machine.proposals.delete_topic("orders", lambda _: None)
-    broker.node.commit()
-    broker.create_topic("orders")
-    broker.send("orders", 0, Message(b"new"))
-    assert broker.bodies("orders", 0) == [b"new"]
-
-
-def pin(broker: BrokerInMemory, name: str, position: int, lease_ms: int) -> None:
-    broker.machine.stage_command(PutPin(name, position, lease_ms, broker.env.wall_ms()), lambda _: None)
-    broker.env.run_ready()
-
-
 def test_a_pin_holds_a_trim_back_until_its_lease_ends():
-    broker, _ = trimmed_broker()
-    pin(broker, "job", 0, lease_ms=int(CHECK_PERIOD_S * 2500))
+    broker, retention = trimmed_broker()
+    retention.pin(lease_ms=int(CHECK_PERIOD_S * 2500))
     broker.env.advance(CHECK_PERIOD_S * 2 + 1)
     assert broker.log.first_position == 0
     broker.env.advance(CHECK_PERIOD_S)
-    assert broker.log.first_position == max(broker.log.snapshots)
-    assert len(broker.machine.state.table(PINS)) == 0
+    assert (broker.log.first_position, retention.pinned) == (max(broker.log.snapshots), [])
 
 
 def test_a_pin_holds_a_trim_back_from_its_proposal_on():
@@ -218,66 +228,51 @@ def test_a_pin_holds_a_trim_back_from_its_proposal_on():
     outcomes = []
     retention.pins.put(PutPin("job", 0, 3_600_000, broker.env.wall_ms()), outcomes.append)
     assert outcomes == [], "applied already: this would show nothing"
-    retention.check()
-    broker.env.advance(1.0)
+    retention.look()
     assert (outcomes, broker.log.first_position) == ([None], 0)
 
 
-def test_the_end_of_a_lease_does_not_undo_a_renewal_that_is_on_its_way():
+def test_the_end_of_a_lease_does_not_undo_a_renewal_in_flight():
     broker, retention = trimmed_broker()
-    pin(broker, "job", 0, lease_ms=1000)
+    retention.pin(lease_ms=1000)
     broker.env.advance(2.0)
     outcomes = []
     retention.pins.put(PutPin("job", 0, 1000, broker.env.wall_ms()), outcomes.append)
     assert outcomes == [], "applied already: this would show nothing"
     retention.check()
     broker.env.run_ready()
-    assert (outcomes, [pin.name for pin in broker.machine.state.table(PINS)]) == ([None], ["job"])
+    assert (outcomes, retention.pinned) == ([None], ["job"])
 
 
 def test_a_pin_outlives_its_lease_while_a_member_may_not_understand_its_end():
-    """A member that joined a moment ago."""
+    """Such a member has just joined."""
     broker, retention = trimmed_broker()
-    pin(broker, "job", 0, lease_ms=1000)
-    features = dict(broker.machine.state.members.kinds)
-    broker.machine.state.members.kinds.clear()
+    retention.pin(lease_ms=1000)
+    kinds = broker.machine.state.members.kinds
+    understood = dict(kinds)
+    kinds.clear()
     broker.env.advance(2.0)
-    retention.check()
-    broker.env.run_ready()
-    assert len(broker.machine.state.table(PINS)) == 1
-    broker.machine.state.members.kinds.update(features)
-    retention.check()
-    broker.env.run_ready()
-    assert len(broker.machine.state.table(PINS)) == 0
-
-
-def test_a_full_disk_overrides_a_pin_and_is_counted():
-    broker, retention = trimmed_broker(RetentionPolicy())
-    pin(broker, "job", 0, lease_ms=3_600_000)
-    broker.node.disk_used = 900
-    retention.check()
-    broker.env.advance(1.0)
-    assert broker.log.first_position == max(broker.log.snapshots)
-    assert retention.counters.pins_overridden == 1
-
-
-def test_a_pin_that_a_refused_trim_is_to_override_counts_once(monkeypatch):
-    broker, retention = trimmed_broker(RetentionPolicy())
-    pin(broker, "job", 0, lease_ms=3_600_000)
-    broker.node.disk_used = 900
-    monkeypatch.setattr(retention.job.trimming, "trim", lambda *_: None)
-    for _ in range(3):
+    for kinds_now, pinned in (({}, ["job"]), (understood, [])):
+        kinds.update(kinds_now)
         retention.check()
-        broker.env.advance(1.0)
-    monkeypatch.undo()
-    retention.check()
-    broker.env.advance(1.0)
+        broker.env.run_ready()
+        assert retention.pinned == pinned
+
+
+def test_a_full_disk_overrides_a_pin_of_expired_messages_which_counts_once_for_a_repeated_trim(monkeypatch):
+    broker, retention = trimmed_broker(EXPIRED)
+    retention.pin(lease_ms=3_600_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(retention.job.trimming, "trim", lambda *_: None)
+        for _ in range(3):
+            retention.look(900)
+    retention.look()
     assert broker.log.first_position == max(broker.log.snapshots)
     assert retention.counters.pins_overridden == 1
 
 
 class Needing(Part):
-    """A part that needs the log from a position on."""
+    """Part that needs the log from a position on."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -285,41 +280,86 @@ class Needing(Part):
 
     @property
     def needs_from(self) -> int | None:
-        """See `Part.needs_from`."""
         return self.position
 
-    def overridden(self, position: int) -> None:
-        """See `Part.overridden`."""
+    def trims_below(self, position: int) -> None:
         self.told.append(position)
 
 
-@pytest.mark.parametrize("disk_is_full", [False, True])
-def test_what_a_part_needs_goes_for_a_full_disk_only(disk_is_full: bool):
-    broker, retaining = trimmed_broker()
+@pytest.mark.parametrize("policy", [RetentionPolicy(), DELETES])
+def test_pinned_messages_that_have_not_expired_stay_on_a_full_disk(policy: RetentionPolicy):
+    broker, retention = trimmed_broker(policy)
+    retention.pin(lease_ms=3_600_000)
+    retention.look(1000)
+    assert (broker.log.first_position, retention.counters.pins_overridden) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [(EXPIRED, "retention_hours"), (RetentionPolicy(max_log_bytes=1), "retention_bytes"), (DELETES, "when_full")],
+)
+def test_a_trim_logs_its_reason_and_counts_messages_and_bytes(policy, reason, caplog):
+    caplog.set_level(logging.INFO, logger="dledger_broker")
+    broker, retention = trimmed_broker(policy)
+    broker.node.disk_used = 900
+    broker.env.advance(CHECK_PERIOD_S + 1)
+    position, counters = max(broker.log.snapshots), retention.counters
+    assert broker.log.first_position == position
+    assert (counters.trimmed_messages, counters.trimmed_bytes) == ({reason: 31}, {reason: position})
+    said = [message for message in caplog.messages if message.startswith("event=trim ")]
+    assert said == [f"event=trim position={position} reason={reason} messages=31 bytes={position}"]
+
+
+def test_a_trim_for_two_reasons_counts_each_message_once():
+    broker, retention = trimmed_broker(RetentionPolicy())
+    position, middle = max(broker.log.snapshots), 1000
+    retention.trim(position, (TrimPart("retention_hours", middle), TrimPart("retention_bytes", position)))
+    broker.env.advance(1.0)
+    counted = retention.counters.trimmed_messages
+    assert sorted(counted) == ["retention_bytes", "retention_hours"]
+    assert (all(counted.values()), counted.total()) == (True, 31)
+    assert dict(retention.counters.trimmed_bytes) == {"retention_hours": middle, "retention_bytes": position - middle}
+
+
+def test_the_retention_forecast_shows_the_next_trim_and_its_time():
+    broker, retention = trimmed_broker(RetentionPolicy(max_age_ms=HOUR_MS, max_log_bytes=1 << 20))
+    retention.look()
+    newest = broker.node.segments()[-1]
+    forecast = retention.job.forecast()
+    assert forecast.size == broker.node.segments()[0].end_position == broker.node.segment_bytes
+    assert forecast.due_ms >= START_MS + HOUR_MS
+    assert forecast.growth_bytes == (1 << 20) - newest.end_position
+    assert not forecast.is_held
+    retention.pin(lease_ms=3_600_000)
+    assert retention.job.forecast().is_held
+    broker.node.step_down()
+    assert retention.job.forecast() == NOTHING_GOES
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_full_disk_trims_needed_records_only_if_the_policy_deletes_the_oldest(deletes: bool):
+    broker, retaining = trimmed_broker(DELETES if deletes else EXPIRED)
     part = Needing(1)
     retaining.job._parts = [part]
-    if disk_is_full:
-        broker.node.disk_used = 900
+    broker.node.disk_used = 900
     broker.env.advance(CHECK_PERIOD_S + 1)
-    assert (broker.log.first_position > 0) == disk_is_full
-    assert bool(part.told) == disk_is_full
+    assert (broker.log.first_position > 0, bool(part.told)) == (deletes, deletes)
 
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():
-    broker, _ = trimmed_broker()
+    broker, retention = trimmed_broker()
     GroupSettings(broker.machine, broker.env, CONFIG)
     broker.env.run_ready()
-    pin(broker, "a", 500, lease_ms=1000)
+    retention.pin(1000, position=500)
     broker.env.advance(0.5)
-    pin(broker, "a", 900, lease_ms=2000)
+    retention.pin(2000, position=900)
     expires_ms = broker.env.wall_ms() + 2000
     broker.node.snapshot()
     follower = BrokerInMemory(log=broker.log, lead=False)
     for state in (broker.machine.state, broker.restart().machine.state, follower.machine.state):
-        found = state.table(PINS).get("a")
+        found = state.table(PINS).get("job")
         assert found is not None
-        assert (found.position, found.expires_ms) == (500, expires_ms)
-        assert state.members.ordinal == 7
+        assert (found.position, found.expires_ms, state.members.ordinal) == (500, expires_ms, 7)
     assert follower.machine.digest() == broker.machine.digest()
     GroupSettings(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
     follower.node.lead()
@@ -327,10 +367,10 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     assert follower.machine.state.members.ordinal == 7
 
 
-def test_a_trim_that_outlived_its_leadership_takes_nothing():
-    """1. A leader searches what to trim; 2. another one leads for a while and takes a pin; 3. the search ends."""
+def test_a_trim_that_outlived_its_leadership_removes_nothing():
+    """While the leader searches what to trim, another node leads for a while and takes a pin."""
     broker, retention = trimmed_broker()
-    retention.trim(max(broker.log.snapshots))
+    retention.trim()
     term = broker.node.term
     broker.node.step_down()
     pin = PutPin("job", 0, 60_000, START_MS)
@@ -341,10 +381,11 @@ def test_a_trim_that_outlived_its_leadership_takes_nothing():
     assert (broker.log.first_position, broker.machine.kept_from, retention.is_busy) == (0, 0, False)
 
 
-def be_ready(broker: BrokerInMemory, ready: bool) -> None:
-    """The node leads the same term, and takes proposals or does not."""
-    broker.node.is_ready = ready
-    broker.machine.on_leadership(Leadership(broker.node.term, NODE_ID, is_leader=True, ready=ready))
+def fail_to_hand_over(broker: BrokerInMemory) -> None:
+    """Take no proposals, and then take them again, in the same term."""
+    for ready in (False, True):
+        broker.node.is_ready = ready
+        broker.machine.on_leadership(Leadership(broker.node.term, NODE_ID, is_leader=True, ready=ready))
 
 
 def test_a_handover_that_fails_leaves_no_trim_under_way():
@@ -352,8 +393,7 @@ def test_a_handover_that_fails_leaves_no_trim_under_way():
     position = max(broker.log.snapshots)
     retention.trim(position)
     assert (broker.machine.kept_from, retention.is_busy) == (position, True)
-    be_ready(broker, False)
-    be_ready(broker, True)
+    fail_to_hand_over(broker)
     assert (broker.machine.kept_from, retention.is_busy) == (0, False)
     broker.env.run_ready()
     assert broker.log.first_position == 0
@@ -362,15 +402,14 @@ def test_a_handover_that_fails_leaves_no_trim_under_way():
     assert broker.log.first_position == position
 
 
-def test_a_trim_that_was_proposed_before_a_handover_failed_counts_until_it_is_applied_and_is_completed_then():
+def test_a_trim_proposed_before_a_failed_handover_counts_and_is_completed_once_applied():
     broker, retention = trimmed_broker(RetentionPolicy())
     position = max(broker.log.snapshots)
     told = TrimQueues(position, ())
     handle = broker.machine.jobs.handle_of("retention")
     assert handle is not None
     broker.machine.trims_under_way.propose(handle, told, lambda _: None)
-    be_ready(broker, False)
-    be_ready(broker, True)
+    fail_to_hand_over(broker)
     retention.check()
     assert (broker.machine.kept_from, retention.is_busy, broker.log.first_position) == (position, True, 0)
     broker.env.run_ready()
@@ -380,9 +419,9 @@ def test_a_trim_that_was_proposed_before_a_handover_failed_counts_until_it_is_ap
     assert broker.log.first_position == position
 
 
-def test_the_end_of_a_lease_is_proposed_once_though_it_takes_long_to_be_applied(monkeypatch: pytest.MonkeyPatch):
+def test_the_end_of_a_lease_is_proposed_only_once(monkeypatch: pytest.MonkeyPatch):
     broker, retention = trimmed_broker(RetentionPolicy())
-    pin(broker, "job", 0, lease_ms=1000)
+    retention.pin(lease_ms=1000)
     broker.env.advance(2.0)
     staged, stage = [], broker.machine.overlay.stage_command
 
@@ -394,14 +433,13 @@ def test_the_end_of_a_lease_is_proposed_once_though_it_takes_long_to_be_applied(
     retention.check()
     retention.check()
     broker.env.run_ready()
-    assert staged == [DeletePins(("job",))]
-    assert len(broker.machine.state.table(PINS)) == 0
+    assert (staged, retention.pinned) == ([DeletePins(("job",))], [])
 
 
 @pytest.mark.parametrize("how", ["another leader", "the log refused"])
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
-    """Else they end before the log does until something else is too old; and not all of them may have been told."""
+def test_a_trim_interrupted_after_its_queue_commands_is_completed(how, pinned):
+    """Otherwise the queues end before the log until something else is too old. Maybe not all queues were told."""
     broker, retention = trimmed_broker()
     retention.policy = RetentionPolicy()
     position = max(broker.log.snapshots)
@@ -421,10 +459,10 @@ def test_a_trim_of_which_only_queues_were_told_is_completed(how, pinned):
     broker.env.run_ready()
     assert broker.log.first_position == (0 if pinned else position)
     if not pinned:
-        assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [15, 15, 1]
+        assert first_offsets(broker) == [15, 15, 1]
 
 
-def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed():
+def test_a_leader_that_keeps_more_log_knows_the_trimmed_position_of_the_group():
     broker, retention = trimmed_broker()
     position = max(broker.log.snapshots)
     retention.trim(position)
@@ -436,8 +474,8 @@ def test_a_leader_that_keeps_more_than_the_others_knows_what_they_have_trimmed()
 
 
 @pytest.mark.parametrize("error", [LogFullError("no space"), BusyError("64 MiB wait")])
-def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytest.MonkeyPatch, error: LogError):
-    """A small last command may find the space that a large one before it did not."""
+def test_a_trim_with_a_refused_command_removes_nothing(monkeypatch: pytest.MonkeyPatch, error: LogError):
+    """A small last command may find the space that a large earlier command did not find."""
     broker, retention = trimmed_broker()
     monkeypatch.setattr("dledger_broker.features.retention.trimming.MAX_OFFSETS_PER_COMMAND", 2)
     stage, refusals = broker.node.stage, [error]
@@ -448,7 +486,6 @@ def test_a_trim_of_which_one_command_is_refused_takes_nothing(monkeypatch: pytes
         return stage(*arguments, **keywords)
 
     monkeypatch.setattr(broker.node, "stage", refuse_the_first)
-    retention.trim(max(broker.log.snapshots))
+    retention.trim()
     broker.env.run_ready()
-    assert (broker.log.first_position, retention.is_busy) == (0, False)
-    assert [queue.first_offset for queue in broker.machine.state.topic_table.queues()] == [0, 0, 0]
+    assert (broker.log.first_position, retention.is_busy, first_offsets(broker)) == (0, False, [0, 0, 0])

@@ -1,4 +1,4 @@
-"""The native way of sends and the twin in Python: the same log, answers and counts, whatever producers send."""
+"""Native path of sends and its twin in Python: the same log, answers and counts, whatever producers send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_broker import NODE_ID, FakeClient, ServedBroker, make_served_broker, records, send_ext
+from served_broker import NODE_ID, FakeClient, ServedBroker, bodies, make_served_broker, records, send_ext
 
 from dledger.errors import LogFullError
 from dledger_broker.config import BrokerConfig
@@ -62,7 +62,7 @@ MORE: list[dict[str, object]] = [
 
 
 class Recorder(FakeClient):
-    """A client that notes its answers as they came."""
+    """Client that keeps its answers as they came."""
 
     def __init__(self, broker: ServedBroker, key: str) -> None:
         super().__init__(broker, key)
@@ -95,7 +95,7 @@ def ext_of(number: int, form: str = USUAL_FORMS[0], **changed: str | None) -> di
 
 @st.composite
 def headers(draw: st.DrawFn) -> bytes:
-    """The header of a send, most of them usual in most ways."""
+    """Draw the header of a send, which is mostly usual in most ways."""
     number = draw(st.integers(0, 99))
     changed = draw(st.sampled_from([{}] * 60 + CHANGES))
     ext = ext_of(number, draw(st.sampled_from(FORMS)), **changed)
@@ -115,7 +115,7 @@ def headers(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def batches(draw: st.DrawFn) -> bytes:
-    """The body of a batch, most of them usual."""
+    """Draw the body of a batch, which is mostly usual."""
     messages = []
     for number in range(draw(st.integers(1, 4))):
         form = draw(st.sampled_from(USUAL_FORMS * 3 + FORMS + ["WAIT\x01true\x02"]))
@@ -138,7 +138,7 @@ TURNS = st.lists(
 
 
 def play(broker: ServedBroker, turns: list[list[tuple[int, list[bytes]]]]) -> list[object]:
-    """What became of it."""
+    """Handle turns of reads, and return the log, the counts and the clients' answers, or the type of the error."""
     clients = [Recorder(broker, f"client/{number}") for number in range(2)]
     usual = join_frame(0, json.dumps(sending(ext_of(1), 1), separators=(",", ":")).encode(), b"first")
     for turn in [[(0, [usual])], *turns]:
@@ -162,14 +162,14 @@ def play(broker: ServedBroker, turns: list[list[tuple[int, list[bytes]]]]) -> li
 
 @pytest.fixture(autouse=True)
 def repeatable_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues that the broker chooses, and keys that it makes, are the same in both runs."""
+    """Make the queues that the broker chooses, and the keys that it makes, the same in both runs."""
     monkeypatch.setattr("dledger_broker.features.sending.send.randrange", lambda count: count - 1)
     monkeypatch.setattr("dledger_remoting.ids.UniqueKeyGenerator.next", lambda _self, now_ms: f"{now_ms:032X}")
 
 
 @pytest.fixture(autouse=True)
 def faults() -> Iterator[list[str]]:
-    """The functions of which a fault was told; a test of one takes it out."""
+    """Provide the functions of which a fault was reported. A test of a fault takes it out."""
     told: list[str] = []
     native.on_panic(lambda function, _said: told.append(function))
     yield told
@@ -178,12 +178,14 @@ def faults() -> Iterator[list[str]]:
 
 
 @given(TURNS)
-def test_producers_find_no_difference(turns: list[list[tuple[int, list[bytes]]]]) -> None:
+def test_producers_get_the_same_answers_with_and_without_the_native_part(
+    turns: list[list[tuple[int, list[bytes]]]],
+) -> None:
     assert play(make_broker(native), turns) == play(make_broker(None), turns)
 
 
 class Staged:
-    """A broker of which the first send has been stored; `units` are the contexts that were staged since."""
+    """Broker that has stored its first send. `units` are the contexts that were staged since."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.broker = make_broker(native)
@@ -211,14 +213,30 @@ class Staged:
     def send(self, *frames: bytes) -> None:
         self.client.feed(b"".join(frames or (self.frame(),)))
 
+    def turn(self, *frames: bytes) -> None:
+        """Send frames, and let everything happen that is ready then."""
+        self.send(*frames)
+        self.broker.settle()
+
+    def reads(self, data: bytes) -> list[tuple[Recorder, bytes, Any]]:
+        """Return frames as a read of this client."""
+        return [(self.client, data, split_frames(data, len(data))[0])]
+
+    @property
+    def unit(self) -> NativeSendUnit:
+        """The only unit that was staged."""
+        [unit] = self.units
+        assert isinstance(unit, NativeSendUnit)
+        return unit
+
     @property
     def stored(self) -> list[bytes]:
-        """The bodies in the first queue, but for the first send's."""
-        return [record.body for record in records(self.broker.client("reader").pull("T1", maxMsgNums="64"))][1:]
+        """Bodies in the first queue, without that of the first send."""
+        return bodies(self.broker.client("reader").pull("T1", maxMsgNums="64"))[1:]
 
     @property
     def codes(self) -> list[int]:
-        """The codes of all answers but the first send's."""
+        """Codes of all answers, without that to the first send."""
         return [answer.code for answer in self.client.answers[1:]]
 
 
@@ -234,10 +252,8 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
 
 def test_ordinary_sends_of_a_turn_are_one_unit_of_the_native_part(staged: Staged) -> None:
     staged.send(staged.frame(b"1"), staged.frame(b"2"))
-    staged.send(staged.frame(b"3", flag=2))
-    staged.broker.settle()
-    [unit] = staged.units
-    assert isinstance(unit, NativeSendUnit)
+    staged.turn(staged.frame(b"3", flag=2))
+    unit = staged.unit
     assert (unit.requests, unit.settled, staged.client.settled, staged.client.in_flight) == (3, True, 1, 0)
     assert staged.codes == [0, 0]
     assert staged.stored == [b"1", b"2", b"3"]
@@ -251,10 +267,8 @@ def batch_of(*bodies: bytes, form: str = USUAL_FORMS[0]) -> bytes:
 @pytest.mark.parametrize("kind", [{"code": 320}, {"m": "true"}])
 def test_batches_go_into_the_unit_of_the_native_part_with_other_sends(staged: Staged, kind: dict[str, Any]) -> None:
     before = staged.broker.counters.messages_in
-    staged.send(staged.frame(b"1"), staged.frame(batch_of(b"2", b"3"), **kind), staged.frame(b"4"))
-    staged.broker.settle()
-    [unit] = staged.units
-    assert isinstance(unit, NativeSendUnit)
+    staged.turn(staged.frame(b"1"), staged.frame(batch_of(b"2", b"3"), **kind), staged.frame(b"4"))
+    unit = staged.unit
     assert unit.requests == 3
     assert staged.broker.counters.messages_in - before == 4
     assert staged.stored == [b"1", b"2", b"3", b"4"]
@@ -267,8 +281,7 @@ def test_batches_go_into_the_unit_of_the_native_part_with_other_sends(staged: St
 
 def test_a_batch_with_one_unusual_message_is_left_to_the_twin_as_a_whole(staged: Staged) -> None:
     bodies = batch_of(b"2") + batch_of(b"3", form="WAIT\x01true\x02")
-    staged.send(staged.frame(b"1"), staged.frame(bodies, code=320), staged.frame(b"4"))
-    staged.broker.settle()
+    staged.turn(staged.frame(b"1"), staged.frame(bodies, code=320), staged.frame(b"4"))
     assert [(type(unit).__name__, unit.requests) for unit in staged.units] == [("NativeSendUnit", 1), ("SendUnit", 2)]
     assert staged.stored == [b"1", b"2", b"3", b"4"]
 
@@ -277,41 +290,38 @@ def test_a_batch_that_is_not_sound_is_refused_by_the_twin(staged: Staged) -> Non
     sound = batch_of(b"1", b"2")
     unsound = [sound[:-1], sound + b"\0", sound[:19] + b"\x7f" + sound[20:], b""]
     unsound += [number.to_bytes(4, "big") + sound[4:] for number in (0, 2**31 - 1, 2**31, 2**32 - 1)]
-    staged.send(*(staged.frame(body, code=320) for body in unsound))
-    staged.broker.settle()
+    staged.turn(*(staged.frame(body, code=320) for body in unsound))
     assert staged.codes == [ResponseCode.MESSAGE_ILLEGAL] * len(unsound)
     assert staged.units == []
 
 
-def test_batches_that_are_handed_back_keep_their_code(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_the_native_part_hands_back_are_stored_as_batches(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dledger_broker.features.quotas.admission.Admission.limits", lambda _self, topics: True)
-    staged.send(staged.frame(batch_of(b"1", b"2"), code=320), staged.frame(batch_of(b"3"), m="true"))
-    staged.broker.settle()
+    staged.turn(staged.frame(batch_of(b"1", b"2"), code=320), staged.frame(batch_of(b"3"), m="true"))
     assert [type(unit).__name__ for unit in staged.units] == ["SendUnit"]
     assert staged.stored == [b"1", b"2", b"3"]
 
 
-def test_what_begins_with_something_else_is_not_looked_at_by_the_native_part(staged: Staged) -> None:
+def test_the_native_part_leaves_reads_that_begin_with_another_request(staged: Staged) -> None:
     sends = staged.broker.service.parts[SendRequests]._native
     data = staged.frame(code=11) + staged.frame()
-    assert sends.take([(staged.client, data, split_frames(data, len(data))[0])], 0, 0, 0.0) == (0, 0, False)
+    assert sends.take(staged.reads(data), 0, 0, 0.0) == (0, 0, False)
     assert sends._run is None
 
 
-def test_sends_stay_in_their_order_when_one_between_them_is_unusual(staged: Staged) -> None:
-    staged.send(staged.frame(b"1"), staged.frame(b"2", "UNIQ_KEY\x01k\x02NEW\x01form\x02"), staged.frame(b"3"))
-    staged.broker.settle()
+def test_sends_keep_their_order_around_an_unusual_send(staged: Staged) -> None:
+    staged.turn(staged.frame(b"1"), staged.frame(b"2", "UNIQ_KEY\x01k\x02NEW\x01form\x02"), staged.frame(b"3"))
     assert [type(unit).__name__ for unit in staged.units] == ["NativeSendUnit", "SendUnit"]
-    staged.send(staged.frame(b"4"))
-    staged.broker.settle()
+    staged.turn(staged.frame(b"4"))
     assert isinstance(staged.units[-1], NativeSendUnit)
     assert staged.stored == [b"1", b"2", b"3", b"4"]
 
 
 def test_a_unit_is_staged_before_it_becomes_too_large(staged: Staged) -> None:
     bodies = [bytes([number]) * 200_000 for number in range(7)]
-    staged.send(*(staged.frame(body) for body in bodies))
-    staged.broker.settle()
+    staged.turn(*(staged.frame(body) for body in bodies))
     assert [unit.requests for unit in staged.units if isinstance(unit, NativeSendUnit)] == [2, 2, 2, 1]
     assert [body for unit in staged.units for body in bodies_of(staged, unit)] == bodies
 
@@ -321,7 +331,7 @@ def test_a_batch_that_needs_the_next_unit_is_read_once(staged: Staged) -> None:
     properties = USUAL_FORMS[0].format(key=KEY.format(1)).encode()
     batch = encode_batch([BatchMessage(0, bytes(1 << 20), properties)] * 9)
     data = staged.frame() + staged.frame(batch, i="", code=320)
-    reads = [(staged.client, data, split_frames(data, len(data))[0])]
+    reads = staged.reads(data)
 
     def counted(topic: str) -> object:
         asked.append(topic)
@@ -340,8 +350,8 @@ def test_a_batch_that_needs_the_next_unit_is_read_once(staged: Staged) -> None:
     assert not asked, "its header was read"
 
 
-def test_sends_to_many_topics_of_a_turn_ask_for_each_once(staged: Staged) -> None:
-    """That finding one takes no longer for all the others is a test of `native/src/places.rs`."""
+def test_sends_to_many_topics_in_a_turn_look_up_each_topic_once(staged: Staged) -> None:
+    """A test of `native/src/places.rs` shows that a lookup takes no longer with all the other topics."""
     asked = list[str]()
     target = staged.broker.service.parts[SendRequests]._targets.known("T1")
     names = [f"T{number}" for number in range(1000)]
@@ -352,7 +362,7 @@ def test_sends_to_many_topics_of_a_turn_ask_for_each_once(staged: Staged) -> Non
 
     data = b"".join(staged.frame(b=name) for name in names * 2)
     run = native.SendRun()
-    reads = [(staged.client, data, split_frames(data, len(data))[0])]
+    reads = staged.reads(data)
     assert run.take(reads, 0, 0, 0.0, known, 1000, 1 << 30) == (1, 0, False)
     assert asked == names
     assert [count for _, count, _ in run.targets()] == [2] * len(names)
@@ -364,14 +374,12 @@ END = "the end of encode"
 
 
 @pytest.mark.parametrize(("function", "at"), [*((one, one) for one in ("send", "encode", "targets")), ("encode", END)])
-def test_a_fault_of_the_native_part_has_python_store_the_sends(
+def test_after_a_fault_of_the_native_part_python_stores_the_sends(
     staged: Staged, faults: list[str], function: str, at: str
 ) -> None:
     native.panic_at_next(at)
-    staged.send(staged.frame(b"1"), staged.frame(b"2", flag=2), staged.frame(b"3"))
-    staged.broker.settle()
-    staged.send(staged.frame(b"4"))
-    staged.broker.settle()
+    staged.turn(staged.frame(b"1"), staged.frame(b"2", flag=2), staged.frame(b"3"))
+    staged.turn(staged.frame(b"4"))
     assert [faults.pop()] == [function]
     kinds = [type(unit).__name__ for unit in staged.units]
     assert kinds[-2:] == ["SendUnit", "NativeSendUnit"], "the next ones are native again"
@@ -379,12 +387,12 @@ def test_a_fault_of_the_native_part_has_python_store_the_sends(
     assert (staged.codes, staged.client.in_flight) == ([0, 0, 0], 0)
 
 
-def test_a_fault_of_the_native_part_behind_the_commit_is_told(staged: Staged, faults: list[str]) -> None:
+def test_a_fault_of_the_native_part_after_the_commit_is_answered_with_an_error(
+    staged: Staged, faults: list[str]
+) -> None:
     native.panic_at_next("answers")
-    staged.send(staged.frame(b"1"), staged.frame(b"2"))
-    staged.broker.settle()
-    staged.send(staged.frame(b"3"))
-    staged.broker.settle()
+    staged.turn(staged.frame(b"1"), staged.frame(b"2"))
+    staged.turn(staged.frame(b"3"))
     assert [faults.pop()] == ["answers"]
     assert staged.stored == [b"1", b"2", b"3"]
     assert len(staged.codes) == 3
@@ -395,7 +403,7 @@ def test_a_fault_of_the_native_part_behind_the_commit_is_told(staged: Staged, fa
 def test_an_offset_that_no_record_can_have_is_refused_and_nothing_is_used(staged: Staged) -> None:
     target = staged.broker.service.parts[SendRequests]._targets.known("T1")
     data = staged.frame()
-    reads = [(staged.client, data, split_frames(data, len(data))[0])]
+    reads = staged.reads(data)
     queue = target.by_id[0]
     for staged_offset, position in ((2**63 - 1, 0), (5, 2**64 - 1)):
         queue.staged_offset = staged_offset
@@ -406,10 +414,9 @@ def test_an_offset_that_no_record_can_have_is_refused_and_nothing_is_used(staged
         assert queue.staged_offset == staged_offset
 
 
-def test_sends_that_the_log_refuses_are_answered_each(staged: Staged) -> None:
+def test_each_send_that_the_log_refuses_is_answered(staged: Staged) -> None:
     staged.broker.memory.node.stage_error = LogFullError("the disk of this node is full")
-    staged.send(staged.frame(), staged.frame())
-    staged.broker.settle()
+    staged.turn(staged.frame(), staged.frame())
     assert len(staged.codes) == 2
     assert ResponseCode.SUCCESS not in staged.codes
     assert staged.client.in_flight == 0
@@ -419,10 +426,8 @@ def test_sends_whose_leader_was_deposed_are_told_that_they_may_be_stored(
     staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staged.broker.memory.node, "commit", lambda: None)
-    staged.send(staged.frame(), staged.frame())
-    staged.broker.settle()
-    [unit] = staged.units
-    assert isinstance(unit, NativeSendUnit)
+    staged.turn(staged.frame(), staged.frame())
+    unit = staged.unit
     unit.dropped(None)
     unit.dropped(None)
     unit.applied()
@@ -439,38 +444,45 @@ def test_a_send_overtaken_by_a_deletion_goes_to_the_next_topic_of_that_name(stag
     node.commit()
     staged.broker.settle()
     assert staged.codes == [ResponseCode.SUCCESS]
-    assert [record.body for record in records(staged.broker.client("reader").pull("T1"))] == [b"late"]
+    assert bodies(staged.broker.client("reader").pull("T1")) == [b"late"]
 
 
-def test_sends_to_a_topic_with_a_quota_are_looked_at_one_by_one(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_of_a_topic_within_a_turn_applies_to_the_next_send(staged: Staged) -> None:
+    """Entries may be applied between two reads of a turn, so what was found out of a topic counts for one read."""
+    proposals, node = staged.broker.memory.machine.proposals, staged.broker.memory.node
+    staged.send(staged.frame(b"1"))
+    proposals.put_topic(TopicConfig("T1", 4, 4, perm=4), lambda _: None)
+    node.commit()
+    staged.turn(staged.frame(b"2"), staged.frame(b"3"))
+    assert staged.codes == [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION]
+    assert staged.stored == [b"1"]
+
+
+def test_sends_to_a_topic_with_a_quota_are_charged_one_by_one(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     admission = "dledger_broker.features.quotas.admission.Admission"
     counted: list[tuple[str, int]] = []
     monkeypatch.setattr(f"{admission}.limits", lambda _self, topics: "T1" in set(topics))
     monkeypatch.setattr(
-        f"{admission}.takes", lambda _self, _request, topic, count, *_: counted.append((topic, count)) or True
+        f"{admission}.admits", lambda _self, _request, topic, count, *_: counted.append((topic, count)) or True
     )
     staged.send(staged.frame(b"1"), staged.frame(b"2"))
-    staged.send(staged.frame(b"3", "UNIQ_KEY\x01k\x02NEW\x01form\x02"))
-    staged.broker.settle()
+    staged.turn(staged.frame(b"3", "UNIQ_KEY\x01k\x02NEW\x01form\x02"))
     assert counted == [("T1", 1)] * 3
     assert [type(unit).__name__ for unit in staged.units] == ["SendUnit"]
     assert staged.stored == [b"1", b"2", b"3"]
     assert (staged.codes, staged.client.in_flight) == ([0, 0, 0], 0)
 
 
-def test_sends_gather_with_those_of_the_twin(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_of_the_native_part_gather_with_sends_of_the_twin(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = staged.broker.memory.node.commit
     monkeypatch.setattr(staged.broker.memory.node, "commit", lambda: None)
-    staged.send(*(staged.frame() for _ in range(8)))
-    staged.broker.settle()
+    staged.turn(*(staged.frame() for _ in range(8)))
     for _ in range(3):
-        staged.send()
-        staged.broker.settle()
+        staged.turn()
     assert len(staged.units) == 1
-    staged.send(staged.frame(b"y", "UNIQ_KEY\x01k\x02NEW\x01form\x02"))
-    staged.broker.settle()
+    staged.turn(staged.frame(b"y", "UNIQ_KEY\x01k\x02NEW\x01form\x02"))
     assert [unit.requests for unit in staged.units] == [8, 3, 1]
     commit()
     staged.broker.settle()
@@ -488,16 +500,16 @@ def test_sends_through_an_alias_or_behind_a_forwarded_request_are_left_to_the_tw
     assert run.count == 0
 
 
-def test_numbers_that_the_twin_does_not_read_are_left_to_it(staged: Staged) -> None:
+def test_the_native_part_leaves_unusual_numbers_to_the_twin(staged: Staged) -> None:
     for number in NUMBERS:
         run, data = native.SendRun(), staged.frame(h=number)
         target = staged.broker.service.parts[SendRequests]._targets.known
-        run.take([(staged.client, data, split_frames(data, len(data))[0])], 0, 0, 0.0, target, 1000, 1000)
+        run.take(staged.reads(data), 0, 0, 0.0, target, 1000, 1000)
         assert run.count == (number in {"0", "1", "2", "3", "4", "-1", "2147483647"}), number
 
 
-def test_what_stands_behind_the_data_is_no_send(staged: Staged) -> None:
-    """Bounds that do not fit the bytes are never read."""
+def test_frame_bounds_beyond_the_data_are_never_read(staged: Staged) -> None:
+    """Bytes behind the data are no send: bounds that do not fit the bytes are never read."""
     run, data = native.SendRun(), staged.frame()
     for bounds in ((8, 9_999, 10_000, 0), (8, 4, 20, 0), (2**40, 2**41, 2**42, 0)):
         assert run.take([(staged.client, data, [bounds])], 0, 0, 0.0, pytest.fail, 1000, 1000) == (0, 0, False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from broker_group import BrokerGroup, client_of
-from served_broker import FakeClient, MakeBroker, ServedBroker
+from served_broker import FakeClient, MakeBroker, ServedBroker, assert_refused
 
 from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.features import FEATURES
@@ -38,21 +39,22 @@ def is_set(broker: ServedBroker) -> dict[str, str]:
     return broker.memory.machine.state.table(SETTINGS).values
 
 
-def test_what_is_set_counts_at_once_by_rocketmqs_names_and_by_ours(client: FakeClient) -> None:
-    assert client.send_message("T2", b"x").code == 0
+def test_settings_take_effect_at_once_under_rocketmqs_and_our_names(client: FakeClient) -> None:
+    def sent(*sends: tuple[str, bytes]) -> list[int]:
+        return [client.send_message(topic, body).code for topic, body in sends]
+
+    assert sent(("T2", b"x")) == [0]
     assert put(client, "autoCreateTopicEnable=false", "max_message_bytes=4") == 0
-    assert client.send_message("T3", b"x").code == 17
-    assert client.send_message("T1", b"12345").code == 13
-    assert client.send_message("T1", b"1234").code == 0
+    assert sent(("T3", b"x"), ("T1", b"12345"), ("T1", b"1234")) == [17, 13, 0]
     assert put(client, "autoCreateTopicEnable=true") == 0
-    assert client.send_message("T3", b"x").code == 0
+    assert sent(("T3", b"x")) == [0]
 
 
 def test_the_example_of_topics_that_sends_create_has_the_queues_that_are_set(client: FakeClient) -> None:
     def queues_of(topic: str) -> int:
         return client.broker.memory.machine.state.topics[topic].config.write_queue_nums
 
-    assert put(client, "fileReservedTime=48") == 0  # which makes the example
+    assert put(client, "fileReservedTime=48") == 0  # which makes the example topic
     assert client.send_message("T2", b"x", d="64").code == 0
     assert put(client, "defaultTopicQueueNums=12") == 0
     assert client.send_message("T3", b"x", d="64").code == 0
@@ -61,11 +63,11 @@ def test_the_example_of_topics_that_sends_create_has_the_queues_that_are_set(cli
     assert (queues_of("T2"), queues_of("T3"), queues_of("TBW102")) == (8, 12, 8)
 
 
-def test_the_example_stays_as_it_is_when_something_else_is_set(make_broker: MakeBroker) -> None:
-    """It was made by a leader whose file says 8; the one that leads now has another file."""
+def test_the_example_topic_changes_only_with_its_own_settings(make_broker: MakeBroker) -> None:
+    """A leader whose file says 8 has made it, and the current leader has another file."""
     broker = make_broker(own=True, default_topic_queues=3)
     client, topics = broker.client(), broker.memory.machine.state.topics
-    assert put(client, "fileReservedTime=48") == 0  # the example is missing, and is made
+    assert put(client, "fileReservedTime=48") == 0  # the example topic is missing, and is made
     assert topics["TBW102"].config.write_queue_nums == 3
     broker.memory.machine.proposals.put_topic(TopicConfig("TBW102", 8, 8, perm=7), lambda _: None)
     broker.memory.env.run_ready()
@@ -77,7 +79,7 @@ def test_the_example_stays_as_it_is_when_something_else_is_set(make_broker: Make
         assert topics["TBW102"].config.write_queue_nums != before, line
 
 
-def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_broker: MakeBroker) -> None:
+def test_an_empty_value_restores_the_configuration_of_the_node(make_broker: MakeBroker) -> None:
     broker = make_broker(own=True, retention_hours=9)
     client = broker.client()
     put(client, "fileReservedTime=48", "transaction_check_max=3")
@@ -88,7 +90,9 @@ def test_an_empty_value_gives_the_word_back_to_the_nodes_own_configuration(make_
 
 def test_a_node_tells_its_configuration_in_rocketmqs_words(make_broker: MakeBroker) -> None:
     client = make_broker(
-        own=True, disk_max_used_ratio=0.8, secret_file=Path("where-it-is"), tls_key_file=Path("where-it-is")
+        own=True,
+        disk_max_used_ratio=0.8,
+        **dict.fromkeys(("metrics_token_file", "secret_file", "tls_key_file"), Path("where-it-is")),
     ).client()
     put(client, "diskMaxUsedSpaceRatio=70", "defaultMessageRequestMode=POP")
     answer, table = client.call(TELL), told(client)
@@ -100,30 +104,30 @@ def test_a_node_tells_its_configuration_in_rocketmqs_words(make_broker: MakeBrok
     assert "where-it-is" not in answer.body.decode()
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "text"),
-    [
-        ("retentionHours=9", 29, "no key of this broker, did you mean"),
-        ("storePathRootDir=/etc", 16, "read when a node starts"),
-        ("secret_file=/etc/passwd", 16, "read when a node starts"),
-        ("class_filters=x", 16, "read when a node starts"),
-        ("flushDiskType=ASYNC_FLUSH", 16, "read when a node starts"),
-        ("deleteWhen=04", 29, "no key of this broker"),
-        ("retention_hours=soon", 29, "expected a whole number"),
-        ("auto_create_topic=1", 29, "expected true or false"),
-        ("fileReservedTime=0", 29, "outside 1"),
-        ("default_request_mode=push", 29, "expected 'pull' or 'pop'"),
-        ("max_message_bytes=4194305", 29, "outside"),
-        ("nothing", 29, "expected key=value"),
-        ("", 29, "nothing to set"),
-    ],
-)
-def test_what_cannot_be_set_is_refused_by_name_and_nothing_of_the_request_is(
+BAD_LINES = [
+    ("retentionHours=9", 29, "no key of this broker, did you mean"),
+    ("storePathRootDir=/etc", 16, "read when a node starts"),
+    ("secret_file=/etc/passwd", 16, "read when a node starts"),
+    ("class_filters=x", 16, "read when a node starts"),
+    ("flushDiskType=ASYNC_FLUSH", 16, "read when a node starts"),
+    ("deleteWhen=04", 29, "no key of this broker"),
+    ("retention_hours=soon", 29, "expected a whole number"),
+    ("auto_create_topic=1", 29, "expected true or false"),
+    ("fileReservedTime=0", 29, "outside 1"),
+    ("default_request_mode=push", 29, "expected 'pull' or 'pop'"),
+    ("max_message_bytes=4194305", 29, "outside"),
+    ("nothing", 29, "expected key=value"),
+    ("", 29, "nothing to set"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "text"), BAD_LINES)
+def test_a_bad_line_is_named_and_refuses_all_settings_of_its_request(
     client: FakeClient, line: str, code: int, text: str
 ) -> None:
-    answer = client.call(PUT, body=f"transaction_check_max=2\n{line}".encode() if line else b"")
-    assert (answer.code, is_set(client.broker)) == (code, {})
-    assert text in (answer.remark or "")
+    body = f"transaction_check_max=2\n{line}".encode() if line else b""
+    assert_refused(client.call(PUT, body=body), code, text)
+    assert is_set(client.broker) == {}
 
 
 def test_no_live_key_names_a_path_an_address_or_code() -> None:
@@ -133,7 +137,7 @@ def test_no_live_key_names_a_path_an_address_or_code() -> None:
     assert all(key.about.choices for key in keys if key.kind is str)
 
 
-def test_each_live_key_is_told_in_a_form_in_which_it_can_be_set(client: FakeClient) -> None:
+def test_each_live_key_is_reported_in_a_settable_form(client: FakeClient) -> None:
     table = told(client)
     live = {name: text for name, text in table.items() if KEYS.called(name) in KEYS.live}
     assert len(live) == len(KEYS.live)
@@ -142,11 +146,10 @@ def test_each_live_key_is_told_in_a_form_in_which_it_can_be_set(client: FakeClie
     assert is_set(client.broker).keys() == set(KEYS.live)
 
 
-def test_a_node_that_cannot_follow_a_setting_keeps_its_own_and_says_so() -> None:
+def test_an_unusable_setting_is_reported_and_the_node_keeps_its_own_value() -> None:
     state = BrokerState(FEATURES)
     apply(state, PutSettings({"max_message_bytes": "2000", "retention_hours": "1", "later": "x"}))
-    live = LiveConfig(BrokerConfig(broker_group="g", node_id="n", data_dir=Path("d"), max_message_bytes=1000,
-                                   max_frame_bytes=1024, max_partial_bytes=4096))  # fmt: skip
+    live = LiveConfig(replace(OWN, max_message_bytes=1000, max_frame_bytes=1024, max_partial_bytes=4096))
     live.follow(state.table(SETTINGS))
     assert (live.config.max_message_bytes, live.config.retention_hours) == (1000, 1)
     assert set(live.refused) == {"max_message_bytes", "later"}
@@ -154,7 +157,7 @@ def test_a_node_that_cannot_follow_a_setting_keeps_its_own_and_says_so() -> None
     assert (live.config.retention_hours, live.refused) == (1, {})
 
 
-def test_retention_follows() -> None:
+def test_the_retention_policy_follows_live_settings() -> None:
     live, state = LiveConfig(OWN), BrokerState(FEATURES)
     live.follow(state.table(SETTINGS))
     apply(state, PutSettings({"retention_hours": "5", "retention_bytes": "7", "disk_max_used_ratio": "0.5"}))
@@ -162,19 +165,18 @@ def test_retention_follows() -> None:
     assert (policy.max_age_ms, policy.max_log_bytes, policy.disk_max_used_ratio) == (5 * HOUR_MS, 7, 0.5)
 
 
-def test_settings_are_in_digest_and_snapshot_and_a_state_without_them_has_no_trace_of_the_feature() -> None:
-    state = BrokerState(FEATURES)
-    empty = state.digest()
-    apply(state, PutSettings({"retention_hours": "5"}), PutSettings({"property_filter": "false"}))
-    assert state.digest() != empty
+def test_settings_are_in_digest_and_snapshot_and_an_empty_table_has_no_frame() -> None:
+    digests = set()
+    for hours in (None, "5", "6"):
+        state = BrokerState(FEATURES)
+        if hours is not None:
+            apply(state, PutSettings({"retention_hours": hours}), PutSettings({"property_filter": "false"}))
+        digests.add(state.digest())
+    assert len(digests) == 3
     restored = decode_state(encode_state(state, 0.0), 0.0, FEATURES)
     table = restored.table(SETTINGS)
-    assert (restored.digest(), table.values) == (state.digest(), {"property_filter": "false", "retention_hours": "5"})
+    assert (restored.digest(), table.values) == (state.digest(), {"property_filter": "false", "retention_hours": "6"})
     assert (table.changes, "settings" in SETTINGS.make().capture_frames(0.0)) == (2, False)
-    one, other = BrokerState(FEATURES), BrokerState(FEATURES)
-    apply(one, PutSettings({"retention_hours": "5"}))
-    apply(other, PutSettings({"retention_hours": "6"}))
-    assert one.digest() != other.digest()
 
 
 async def active(broker: Broker) -> None:
@@ -190,7 +192,7 @@ async def active(broker: Broker) -> None:
         await event.wait()
 
 
-async def test_what_is_set_through_a_follower_counts_on_every_node_and_for_the_next_leader(group: BrokerGroup) -> None:
+async def test_settings_made_through_a_follower_count_on_other_nodes_and_the_next_leader(group: BrokerGroup) -> None:
     leader, (follower, other) = await group.leader(), await group.followers()
     for broker in (leader, follower, other):
         await active(broker)

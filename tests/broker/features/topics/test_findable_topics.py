@@ -1,4 +1,7 @@
-"""Who is told that a topic or group exists, or that a topic has stored a message, finds its route: the answer waits."""
+"""Answers that wait until a topic's route can be found.
+
+A client that is told that a topic or group exists, or that a topic has stored a message, finds the topic's route.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,19 @@ import logging
 import math
 
 import pytest
-from served_broker import FakeClient, ServedBroker, send_ext
+from served_broker import FakeClient, ServedBroker, send_ext, submit, topic_ext
 
 from dledger.statemachine import Leadership
 from dledger_broker.kernel.announcements import FINDABLE_S
 
-TOPIC = {
-    "topic": "NEW",
-    "defaultTopic": "TBW102",
-    "readQueueNums": "4",
-    "writeQueueNums": "4",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
-}
+TOPIC = topic_ext("NEW")
 GROUP = b'{"groupName":"G"}'
 GROUPS = b'{"groupConfigList":[{"groupName":"G"},{"groupName":"H"}]}'
 SEVERAL = b'{"topicConfigList":[{"topicName":"NEW"},{"topicName":"B"}]}'
 
 
 class NameServers:
-    """All name servers as one: they know the topics as of `told`, once the test says so."""
+    """All name servers together. They know the topics as of `told`, which a test sets."""
 
     def __init__(self, broker: ServedBroker) -> None:
         self.broker = broker
@@ -33,13 +29,13 @@ class NameServers:
         self.hurried = 0
         broker.service.announcements.attach(self)
 
-    def told_version(self) -> float:
+    def announced_version(self) -> float:
         return self.told if self.broker.group.ready else math.inf
 
-    def untold(self, version: int) -> list[str]:
+    def servers_behind(self, version: int) -> list[str]:
         return [] if self.told >= version else ["ns1:9876"]
 
-    def hurry(self) -> None:
+    def announce_soon(self) -> None:
         self.hurried += 1
 
     def tell(self) -> None:
@@ -51,12 +47,6 @@ class NameServers:
 @pytest.fixture
 def name_servers(broker: ServedBroker) -> NameServers:
     return NameServers(broker)
-
-
-def ask(client: FakeClient, code: int, ext: dict[str, str], body: bytes = b"") -> int:
-    opaque = client.send(code, ext, body)
-    client.broker.settle()
-    return opaque
 
 
 @pytest.mark.parametrize(
@@ -72,17 +62,15 @@ def ask(client: FakeClient, code: int, ext: dict[str, str], body: bytes = b"") -
     ],
     ids=["create", "permission", "create several", "first send", "delete", "group", "groups"],
 )
-def test_the_answer_waits_until_the_name_servers_know(
+def test_a_change_is_answered_once_the_name_servers_know_the_change(
     client: FakeClient, name_servers: NameServers, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    asked = ask(client, code, ext, body)
+    asked = submit(client, code, ext, body)
     assert not client.has_answer(asked)
     assert name_servers.hurried
     name_servers.tell()
     answer = client.answered(asked)
-    assert answer.code == 0
-    assert not answer.remark
-    assert client.broker.counters.changes_untold == 0
+    assert (answer.code, answer.remark or "", client.broker.counters.changes_untold) == (0, "", 0)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +81,8 @@ def test_the_answer_waits_until_the_name_servers_know(
 def test_a_name_server_that_hangs_is_waited_for_one_second_at_most(
     client: FakeClient, name_servers: NameServers, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """What docs/promises.md says, in its number: clients give up after 3 s."""
-    asked = ask(client, code, ext, body)
+    """Clients give up after 3 s. The number is that of docs/promises.md."""
+    asked = submit(client, code, ext, body)
     client.broker.memory.env.advance(0.9)
     assert not client.has_answer(asked)
     client.broker.memory.env.advance(0.1)
@@ -103,10 +91,10 @@ def test_a_name_server_that_hangs_is_waited_for_one_second_at_most(
     assert client.broker.counters.changes_untold == 1
 
 
-def test_who_could_not_wait_longer_is_told_which_name_servers_do_not_show_the_change(
+def test_an_answer_at_the_time_limit_names_the_name_servers_without_the_change(
     client: FakeClient, name_servers: NameServers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = [ask(client, 17, {**TOPIC, "topic": name}) for name in ("A", "B", "C")]
+    asked = [submit(client, 17, {**TOPIC, "topic": name}) for name in ("A", "B", "C")]
     with caplog.at_level(logging.WARNING):
         client.broker.memory.env.advance(FINDABLE_S)
     remarks = {client.answered(opaque).remark for opaque in asked}
@@ -115,114 +103,96 @@ def test_who_could_not_wait_longer_is_told_which_name_servers_do_not_show_the_ch
     assert client.broker.counters.changes_untold == 3
 
 
-def test_what_a_leader_can_no_longer_tell_is_answered_at_once_and_says_so(
-    client: FakeClient, broker: ServedBroker, name_servers: NameServers
+@pytest.mark.parametrize("known", [False, True])
+def test_a_deposed_leader_answers_a_waiting_change_at_once_as_not_shown_yet_or_done(
+    client: FakeClient, name_servers: NameServers, known: bool
 ) -> None:
-    asked = ask(client, 17, TOPIC)
-    term = broker.group.term
-    broker.group.on_leadership(Leadership(term + 1, "n2", is_leader=False, ready=False))
-    broker.service.announcements.check()
-    assert client.answered(asked).code == 0
-    assert "not shown yet by name server ns1:9876" in (client.answered(asked).remark or "")
-
-
-def test_what_was_told_before_the_leadership_was_lost_is_told(
-    client: FakeClient, broker: ServedBroker, name_servers: NameServers
-) -> None:
-    asked = ask(client, 17, TOPIC)
-    name_servers.told = broker.memory.machine.state.topic_table.version
+    asked, broker = submit(client, 17, TOPIC), client.broker
+    if known:
+        name_servers.told = broker.memory.machine.state.topic_table.version
     broker.group.on_leadership(Leadership(broker.group.term + 1, "n2", is_leader=False, ready=False))
     broker.service.announcements.check()
-    assert client.answered(asked).code == 0
-    assert not client.answered(asked).remark
+    answer = client.answered(asked)
+    assert (answer.code, "not shown yet by name server ns1:9876" in (answer.remark or "")) == (0, not known)
+    assert bool(answer.remark) is not known
 
 
-def test_a_permission_that_the_next_change_overtakes_is_answered_with_that(
+def test_a_change_overtaken_by_the_next_change_is_answered_with_the_next_change(
     client: FakeClient, name_servers: NameServers
 ) -> None:
-    asked = [ask(client, 17, {**TOPIC, "topic": "T1", "perm": perm}) for perm in ("4", "6")]
+    asked = [submit(client, 17, topic_ext("T1", perm=perm)) for perm in ("4", "6")]
     name_servers.tell()
     assert [client.answered(opaque).code for opaque in asked] == [0, 0]
     assert client.broker.memory.machine.state.topics["T1"].config.perm == 6
 
 
-def test_a_group_comes_with_its_retry_topic(client: FakeClient, broker: ServedBroker) -> None:
-    assert (
-        client.call(225, {}, b'{"groupConfigList":[{"groupName":"G","retryQueueNums":3},{"groupName":"H"}]}').code == 0
-    )
-    topics = broker.memory.machine.state.topics
-    assert topics["%RETRY%G"].config.write_queue_nums == 3
-    assert "%RETRY%H" in topics
-    version = broker.memory.machine.state.topic_table.version
+def test_creating_a_group_creates_its_retry_topic(client: FakeClient) -> None:
+    several = b'{"groupConfigList":[{"groupName":"G","retryQueueNums":3},{"groupName":"H"}]}'
+    assert client.call(225, {}, several).code == 0
+    state = client.broker.memory.machine.state
+    assert state.topics["%RETRY%G"].config.write_queue_nums == 3
+    assert "%RETRY%H" in state.topics
+    version = state.topic_table.version
     assert client.call(200, {}, b'{"groupName":"G","retryQueueNums":5}').code == 0
-    assert broker.memory.machine.state.topic_table.version == version
+    assert state.topic_table.version == version
     assert client.call(200, {}, b'{"groupName":"TOOLS_CONSUMER"}').code == 0
-    assert "%RETRY%TOOLS_CONSUMER" not in topics
+    assert "%RETRY%TOOLS_CONSUMER" not in state.topics
 
 
-def test_a_group_whose_retry_topic_is_being_deleted_gets_another(client: FakeClient, broker: ServedBroker) -> None:
+def test_a_group_whose_retry_topic_is_being_deleted_gets_another(client: FakeClient) -> None:
     assert client.call(200, {}, GROUP).code == 0
-    deleted, put = client.send(215, {"topic": "%RETRY%G"}), client.send(200, {}, GROUP)
-    broker.settle()
+    deleted, put = client.send(215, {"topic": "%RETRY%G"}), submit(client, 200, {}, GROUP)
     assert client.answered(deleted).code == client.answered(put).code == 0
-    assert "%RETRY%G" in broker.memory.machine.state.topics
+    assert "%RETRY%G" in client.broker.memory.machine.state.topics
 
 
-def test_a_group_that_is_there_waits_for_a_retry_topic_that_is_still_on_its_way(
-    client: FakeClient, name_servers: NameServers
-) -> None:
-    first = ask(client, 200, {}, GROUP)
-    other = FakeClient(client.broker, "client/2")
-    second = ask(other, 200, {}, GROUP)
-    assert not client.has_answer(first)
-    assert not other.has_answer(second)
+def test_a_group_waits_for_its_unannounced_retry_topic(client: FakeClient, name_servers: NameServers) -> None:
+    waiting = [(one, submit(one, 200, {}, GROUP)) for one in (client, FakeClient(client.broker, "client/2"))]
+    assert not any(one.has_answer(opaque) for one, opaque in waiting)
     name_servers.tell()
-    assert client.answered(first).code == other.answered(second).code == 0
+    assert [one.answered(opaque).code for one, opaque in waiting] == [0, 0]
 
 
 def test_no_later_send_is_answered_before_the_topic_can_be_found(client: FakeClient, name_servers: NameServers) -> None:
     other = FakeClient(client.broker, "client/2")
-    first = ask(client, 310, send_ext("NEW"), b"first")
-    second = ask(other, 310, send_ext("NEW"), b"second")
-    elsewhere = ask(other, 310, send_ext("T1"), b"to a topic that is known")
+    waiting = [(one, submit(one, 310, send_ext("NEW"), b"x")) for one in (client, other)]
+    elsewhere = submit(other, 310, send_ext("T1"), b"to a topic that is known")
     assert other.answered(elsewhere).code == 0
-    assert not other.has_answer(second)
+    assert not any(one.has_answer(opaque) for one, opaque in waiting)
     name_servers.tell()
-    assert client.answered(first).code == other.answered(second).code == 0
-    assert ask(other, 310, send_ext("NEW"), b"third")
+    assert [one.answered(opaque).code for one, opaque in waiting] == [0, 0]
+    assert submit(other, 310, send_ext("NEW"), b"third")
     assert name_servers.hurried == 1
 
 
-def test_later_sends_do_not_make_earlier_ones_wait_longer(client: FakeClient, name_servers: NameServers) -> None:
-    asked = [ask(client, 17, TOPIC)]
+def test_later_sends_do_not_make_earlier_changes_wait_longer(client: FakeClient, name_servers: NameServers) -> None:
+    asked = [submit(client, 17, TOPIC)]
     for _ in range(9):
         client.broker.memory.env.advance(FINDABLE_S * 0.1)
-        asked.append(ask(client, 310, send_ext("NEW"), b"x"))
+        asked.append(submit(client, 310, send_ext("NEW"), b"x"))
     client.broker.memory.env.advance(FINDABLE_S * 0.15)
     client.broker.settle()
     assert all(client.answered(opaque).code == 0 for opaque in asked)
 
 
-def test_a_change_of_a_topic_that_is_known_holds_up_no_send(client: FakeClient, name_servers: NameServers) -> None:
-    changed = ask(client, 17, {**TOPIC, "topic": "T1"})
-    sent = ask(client, 310, send_ext("T1"), b"x")
+def test_a_change_of_a_known_topic_delays_no_send(client: FakeClient, name_servers: NameServers) -> None:
+    changed = submit(client, 17, {**TOPIC, "topic": "T1"})
+    sent = submit(client, 310, send_ext("T1"), b"x")
     assert client.answered(sent).code == 0
     assert not client.has_answer(changed)
 
 
-def test_a_failed_creation_is_answered_at_once(
-    client: FakeClient, broker: ServedBroker, name_servers: NameServers
-) -> None:
+def test_a_failed_creation_is_answered_at_once(client: FakeClient, name_servers: NameServers) -> None:
     assert client.call(17, {**TOPIC, "perm": "9"}).code == 29
     assert not name_servers.hurried
 
 
-def test_changes_are_answered_in_their_order_each_as_soon_as_it_is_known(
+def test_each_change_is_answered_as_soon_as_the_name_servers_know_the_change(
     client: FakeClient, broker: ServedBroker, name_servers: NameServers
 ) -> None:
-    first = ask(client, 17, TOPIC)
+    first = submit(client, 17, TOPIC)
     known = broker.memory.machine.state.topic_table.version
-    second = ask(client, 17, {**TOPIC, "topic": "B"})
+    second = submit(client, 17, {**TOPIC, "topic": "B"})
     name_servers.told = known
     broker.service.announcements.check()
     assert client.answered(first).code == 0

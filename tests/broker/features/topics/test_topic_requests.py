@@ -1,40 +1,28 @@
-"""Requests about topics."""
+"""Requests about topics, and topics with write aliases."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
-from served_broker import FakeClient, ServedBroker, json_body
+from served_broker import FakeClient, ServedBroker, assert_refused, json_body, topic_ext
 
-from dledger_broker.features.topics.configuration import Asked
+from dledger_broker.config import BrokerConfig
+from dledger_broker.features.topics.write_aliases import AliasedTopics
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.errors import InvalidParameter
-from dledger_remoting.topics import TopicConfig
+from dledger_remoting.topics import WRITE_ALIASES_ATTRIBUTE, TopicConfig
 
-TOPIC = {
-    "topic": "T2",
-    "defaultTopic": "TBW102",
-    "readQueueNums": "4",
-    "writeQueueNums": "2",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
-    "attributes": "+message.type=FIFO",
-}
+TOPIC = topic_ext("T2", "+message.type=FIFO", writeQueueNums="2")
 
 
 def test_a_topic_is_created_shown_changed_and_deleted(broker: ServedBroker, client: FakeClient) -> None:
     assert client.call(17, TOPIC).code == 0
     shown = json_body(client.call(351, {"topic": "T2"}))
-    assert shown == {
-        "topicName": "T2",
-        "readQueueNums": 4,
-        "writeQueueNums": 2,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": False,
-        "attributes": {"message.type": "FIFO"},
-    }
+    numbers = {"readQueueNums": 4, "writeQueueNums": 2, "perm": 6, "topicSysFlag": 0}
+    others = {"topicFilterType": "SINGLE_TAG", "order": False, "attributes": {"message.type": "FIFO"}}
+    assert shown == {"topicName": "T2", **numbers, **others}
     assert client.call(17, {**TOPIC, "perm": "4", "attributes": "-message.type,+a=b"}).code == 0
     config = broker.memory.machine.state.topics["T2"].config
     assert (config.perm, config.attributes) == (4, {"a": "b"})
@@ -44,8 +32,7 @@ def test_a_topic_is_created_shown_changed_and_deleted(broker: ServedBroker, clie
 
 
 def test_several_topics_are_created_at_once(client: FakeClient) -> None:
-    body = b'{"topicConfigList":[{"topicName":"A"},{"topicName":"B","perm":4}]}'
-    assert client.call(18, {}, body).code == 0
+    assert put_list(client, {"topicName": "A"}, {"topicName": "B", "perm": 4}).code == 0
     table = json_body(client.call(21))
     assert isinstance(table, dict)
     assert {"A", "B", "T1"} <= set(table["topicConfigTable"])
@@ -72,35 +59,30 @@ def test_several_topics_are_created_at_once(client: FakeClient) -> None:
     ],
 )
 def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code: int, text: str) -> None:
-    answer = client.call(17, {**TOPIC, **fields})
-    assert answer.code == code
-    assert text in (answer.remark or "")
+    assert_refused(client.call(17, {**TOPIC, **fields}), code, text)
 
 
 @pytest.mark.parametrize("name", ["queue.type", "+queue.type", "cleanup.policy", "+cleanup.policy"])
-def test_a_list_with_a_topic_that_is_to_be_stored_in_another_way_makes_none(
-    broker: ServedBroker, client: FakeClient, name: str
-) -> None:
-    configs = [{"topicName": "Good"}, {"topicName": "Odd", "attributes": {name: "other"}}]
-    answer = client.call(18, {}, msgspec.json.encode({"topicConfigList": configs}))
-    assert (answer.code, f"{name.removeprefix('+')}=other is not supported" in (answer.remark or "")) == (29, True)
-    assert not {"Good", "Odd"} & set(broker.memory.machine.state.topics)
+def test_a_list_with_an_unsupported_storage_attribute_creates_no_topic(client: FakeClient, name: str) -> None:
+    answer = put_list(client, {"topicName": "Good"}, {"topicName": "Odd", "attributes": {name: "other"}})
+    assert_refused(answer, 29, f"{name.removeprefix('+')}=other is not supported")
+    assert not {"Good", "Odd"} & set(client.broker.memory.machine.state.topics)
 
 
-def test_attributes_may_say_how_topics_are_stored_here(broker: ServedBroker, client: FakeClient) -> None:
-    assert client.call(17, {**TOPIC, "attributes": "+queue.type=SimpleCQ,+cleanup.policy=DELETE"}).code == 0
-    assert client.call(17, {**TOPIC, "attributes": "-queue.type,-cleanup.policy"}).code == 0
-    configs = [{"topicName": "T3", "attributes": {"+queue.type": "SimpleCQ", "-cleanup.policy": ""}}]
-    assert client.call(18, {}, msgspec.json.encode({"topicConfigList": configs})).code == 0
-    assert broker.memory.machine.state.topics["T3"].config.attributes == {"queue.type": "SimpleCQ"}
+def test_attributes_that_name_the_actual_storage_are_accepted(client: FakeClient) -> None:
+    for attributes in ("+queue.type=SimpleCQ,+cleanup.policy=DELETE", "-queue.type,-cleanup.policy"):
+        assert client.call(17, {**TOPIC, "attributes": attributes}).code == 0
+    named = {"topicName": "T3", "attributes": {"+queue.type": "SimpleCQ", "-cleanup.policy": ""}}
+    assert put_list(client, named).code == 0
+    assert client.broker.memory.machine.state.topics["T3"].config.attributes == {"queue.type": "SimpleCQ"}
 
 
 def put_list(client: FakeClient, *configs: dict[str, object]) -> RemotingCommand:
     return client.call(18, {}, msgspec.json.encode({"topicConfigList": configs}))
 
 
-def test_a_list_changes_the_attributes_that_it_names_and_keeps_the_others(client: FakeClient) -> None:
-    """A repeated send to a topic that is idempotent is stored once, whatever tool changed its queues since."""
+def test_a_list_changes_named_attributes_and_keeps_other_attributes(client: FakeClient) -> None:
+    """A repeated send to an idempotent topic is stored once, whatever tool has changed the topic's queues since."""
     assert client.call(17, {**TOPIC, "attributes": "+idempotent=true,+write.aliases=true,+a=b"}).code == 0
     assert put_list(client, {"topicName": "T2", "attributes": {"+c": "d", "-a": ""}}, {"topicName": "T3"}).code == 0
     config = client.broker.memory.machine.state.topics["T2"].config
@@ -110,78 +92,114 @@ def test_a_list_changes_the_attributes_that_it_names_and_keeps_the_others(client
     assert client.broker.memory.machine.state.topics["T2"].config == config
 
 
-def test_attributes_do_not_grow_from_list_to_list_and_nothing_of_such_a_list_is_taken(client: FakeClient) -> None:
+def test_a_list_that_grows_attributes_beyond_the_limit_is_refused_as_a_whole(client: FakeClient) -> None:
     assert put_list(client, {"topicName": "T2", "attributes": {"+a": "x" * 4000}}).code == 0
     answer = put_list(client, {"topicName": "T3"}, {"topicName": "T2", "perm": 4, "attributes": {"+b": "x" * 4000}})
-    assert (answer.code, "the limit is 4096" in (answer.remark or "")) == (29, True)
+    assert_refused(answer, 29, "the limit is 4096")
     assert "T3" not in client.broker.memory.machine.state.topics
     assert client.broker.memory.machine.state.topics["T2"].config.perm == 6
     assert put_list(client, {"topicName": "T2", "attributes": {"-a": "", "+b": "x" * 4000}}).code == 0
 
 
-def test_what_no_longer_fits_when_its_turn_comes_is_refused_and_changes_nothing() -> None:
-    refusals: list[InvalidParameter] = []
-    asked = Asked(TopicConfig("T2", perm=4), [("b", "x" * 4000)])
-    known = TopicConfig("T2", attributes={"a": "x" * 4000})
-    assert asked.applied_to(refusals, known) == known
-    assert len(refusals) == 1
-
-
 @pytest.mark.parametrize(("attributes", "text"), [({"+": "x"}, "no key"), ({"+a": "1", "-a": ""}, "'a' twice")])
-def test_attributes_of_a_list_that_make_no_sense_are_refused(
-    client: FakeClient, attributes: dict[str, str], text: str
-) -> None:
-    answer = put_list(client, {"topicName": "T2", "attributes": attributes})
-    assert (answer.code, text in (answer.remark or "")) == (29, True)
+def test_senseless_attributes_of_a_list_are_refused(client: FakeClient, attributes: dict[str, str], text: str) -> None:
+    assert_refused(put_list(client, {"topicName": "T2", "attributes": attributes}), 29, text)
 
 
-def test_of_a_topic_that_a_list_names_twice_the_last_form_counts(broker: ServedBroker, client: FakeClient) -> None:
+def test_the_last_entry_of_a_topic_in_a_list_counts(broker: ServedBroker, client: FakeClient) -> None:
     configs = [{"topicName": "T2", "readQueueNums": number, "writeQueueNums": number} for number in range(1, 9)]
     entries = len(broker.memory.log.entries)
-    assert client.call(18, {}, msgspec.json.encode({"topicConfigList": configs})).code == 0
+    assert put_list(client, *configs).code == 0
     assert broker.memory.machine.state.topics["T2"].queue_count == 8
     assert len(broker.memory.log.entries) == entries + 1
 
 
-def test_a_text_of_attributes_that_no_topic_can_hold_is_not_even_read(client: FakeClient) -> None:
-    """Each change of a few bytes takes hundreds, and a request may be of 16 MB."""
+def test_a_text_of_attributes_above_the_length_limit_is_refused(client: FakeClient) -> None:
+    """A change of a few bytes takes hundreds of bytes, and a request may have 16 MB."""
     assert client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 3_000}).code == 0
-    answer = client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 30_000})
-    assert answer.code == 29
-    assert "240000 characters" in (answer.remark or "")
+    assert_refused(client.call(17, {**TOPIC, "attributes": "+a=b,-a," * 30_000}), 29, "240000 characters")
 
 
 def test_attributes_do_not_grow_from_change_to_change(client: FakeClient) -> None:
-    assert client.call(17, {**TOPIC, "attributes": "+a=" + "x" * 4000}).code == 0
-    assert client.call(17, {**TOPIC, "attributes": "+b=" + "x" * 4000}).code == 29
-    assert client.call(17, {**TOPIC, "attributes": "-a,+b=" + "x" * 4000}).code == 0
+    for attributes, code in (("+a=", 0), ("+b=", 29), ("-a,+b=", 0)):
+        assert client.call(17, {**TOPIC, "attributes": attributes + "x" * 4000}).code == code
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%CG+orders", "%RETRY%CG", "%DLQ%CG", "of an earlier build"])
-def test_a_topic_that_is_there_can_be_deleted_whatever_its_name(
-    broker: ServedBroker, client: FakeClient, topic: str
-) -> None:
-    broker.memory.create_topic(topic)
+def test_an_existing_topic_of_any_name_can_be_deleted(client: FakeClient, topic: str) -> None:
+    client.broker.memory.create_topic(topic)
     assert client.call(215, {"topic": topic}).code == 0
-    assert topic not in broker.memory.machine.state.topics
+    assert topic not in client.broker.memory.machine.state.topics
+    if topic == "%RETRY%CG+orders":
+        assert client.call(215, {"topic": topic}).code == 0, "again"
 
 
-def test_the_deletion_of_a_retry_topic_can_be_repeated(client: FakeClient) -> None:
-    assert client.call(215, {"topic": "%RETRY%CG+orders"}).code == 0
+def test_deleting_a_system_topic_or_an_invalid_name_is_refused(client: FakeClient) -> None:
+    system = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+    for topic in ("", " ", *system, "a+b", "%RETRY%CG+", "%RETRY%+orders", "%RETRY%CG+or+ders"):
+        assert client.call(215, {"topic": topic}).code == 29, topic
+
+
+# ---- write aliases: by an attribute or by default, and never where a queue or its order matters
+
+
+ON, OFF = {WRITE_ALIASES_ATTRIBUTE: "true"}, {WRITE_ALIASES_ATTRIBUTE: "false"}
+
+
+def aliased(*, by_default: bool = False) -> AliasedTopics:
+    config = BrokerConfig(broker_group="b", node_id="n0", data_dir=Path("unused"), write_aliases=by_default)
+    return AliasedTopics(config)
 
 
 @pytest.mark.parametrize(
-    ("topic", "code"),
+    ("attributes", "by_default", "expected"),
     [
-        ("", 29),
-        (" ", 29),
-        ("SCHEDULE_TOPIC_XXXX", 29),
-        ("rmq_sys_wheel_timer", 29),
-        ("a+b", 29),
-        ("%RETRY%CG+", 29),
-        ("%RETRY%+orders", 29),
-        ("%RETRY%CG+or+ders", 29),
+        ({}, False, False),
+        ({}, True, True),
+        (ON, False, True),
+        (OFF, True, False),
+        (ON, True, True),
+        (OFF, False, False),
     ],
 )
-def test_neither_a_system_topic_is_deleted_nor_what_can_be_none(client: FakeClient, topic: str, code: int) -> None:
-    assert client.call(215, {"topic": topic}).code == code
+def test_the_alias_attribute_of_a_topic_overrides_the_configuration(
+    attributes: dict[str, str], by_default: bool, expected: bool
+) -> None:
+    topics = aliased(by_default=by_default)
+    topic = TopicConfig("T1", 4, 4, attributes=attributes)
+    assert topics.has(topic) is expected
+    told = topics.with_aliases(topic)
+    assert (told.attributes.get(WRITE_ALIASES_ATTRIBUTE) == "true") is expected
+    assert (told == topic) or by_default
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        TopicConfig("T1", 4, 4, order=True),
+        TopicConfig("T1", 4, 4, attributes={"message.type": "FIFO"}),
+        TopicConfig("T1", 4, 1),
+        *(
+            TopicConfig(name, 4, 4)
+            for name in (
+                "%RETRY%g", "%DLQ%g", "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRACE_TOPIC",
+                "RMQ_SYS_TRANS_HALF_TOPIC", "DefaultCluster", "b", "DefaultCluster_REPLY_TOPIC", "BenchmarkTest",
+            )
+        ),
+    ],
+    ids=lambda topic: topic.topic_name + (" ordered" if topic.order else "") + topic.attributes.get("message.type", ""),
+)  # fmt: skip
+def test_ordered_small_and_system_topics_never_have_aliases(topic: TopicConfig) -> None:
+    topics = aliased(by_default=True)
+    assert topics.has(TopicConfig("T1", 4, 4, attributes={"message.type": "NORMAL"}))
+    assert not topics.has(topic)
+    with_attribute = msgspec.structs.replace(topic, attributes=topic.attributes | ON)
+    assert not topics.has(with_attribute)
+    assert topics.with_aliases(with_attribute).attributes == topic.attributes | OFF
+
+
+@pytest.mark.parametrize(("value", "code"), [("true", 0), ("false", 0), ("yes", ResponseCode.INVALID_PARAMETER)])
+def test_the_alias_attribute_takes_only_true_and_false(broker: ServedBroker, value: str, code: int) -> None:
+    ext = topic_ext("T1", f"+{WRITE_ALIASES_ATTRIBUTE}={value}")
+    answer = broker.client().call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+    assert_refused(answer, code, *(["set it to true or false"] if code else []))

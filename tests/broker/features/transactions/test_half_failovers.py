@@ -27,7 +27,7 @@ def test_a_half_is_committed_by_the_next_leader_through_a_node_that_does_not_lea
     assert [(len(table.open), len(table.ended)) for table in transacting.tables()] == [(0, 1)] * 3
 
 
-def test_a_commit_that_is_cut_off_by_a_failover_and_repeated_is_stored_once() -> None:
+def test_a_transaction_commit_repeated_after_a_failover_is_stored_once() -> None:
     transacting = Transacting()
     brokers, group = transacting.brokers, transacting.brokers.group
     operation, sent = transacting.send()
@@ -47,9 +47,12 @@ def test_a_commit_that_is_cut_off_by_a_failover_and_repeated_is_stored_once() ->
     assert [(len(table.open), len(table.ended)) for table in transacting.tables()] == [(0, 1)] * 3
 
 
-def test_a_deposed_leader_does_not_say_what_has_become_of_a_half() -> None:
-    """1. A leader stages a commit that no other node gets. 2. The others elect, and take the rollback. 3. The old
-    leader, which knows of nothing, must not answer from its own state.
+def test_a_deposed_leader_does_not_answer_an_end_from_its_own_state() -> None:
+    """A deposed leader does not say what has become of a half.
+
+    1. A leader stages a commit that no other node gets.
+    2. The others elect a leader, and take the rollback.
+    3. The old leader, which knows nothing of this, must not answer from its own state.
     """
     transacting = Transacting()
     brokers, group = transacting.brokers, transacting.brokers.group
@@ -91,7 +94,7 @@ def test_halves_survive_a_snapshot_and_hold_the_log() -> None:
     (table, *_) = transacting.tables()
     assert table.lowest is not None
     assert table.lowest < position
-    part.trim(position)  # as for a full disk
+    part.trim(position)  # as a full disk would
     brokers.run(1.0)
     group.start(late)
     brokers.run(5.0)

@@ -1,18 +1,17 @@
-"""Transactions at their ports: halves that nobody sees, commits that are seen once, and what is refused."""
+"""Transactions at their ports: halves that no client sees, commits that are seen once, and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from served_broker import FakeClient, MakeBroker, ServedBroker, records, send_ext
+from served_broker import FakeClient, MakeBroker, ServedBroker, assert_refused, records, send_ext
+from served_broker import founded as found
 
-from dledger.errors import LogFullError
 from dledger.statemachine import Leadership
-from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.transactions.messages import SPARE_BYTES
+from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.table import HALVES, EndHalf, HalfOutcome, HalfTable
-from dledger_broker.testing.environment import START_MS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.ids import parse_offset_message_id
@@ -22,11 +21,12 @@ from dledger_remoting.topics import HALF_TOPIC, TopicConfig
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01K1\x02"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 
 def founded(served: ServedBroker) -> ServedBroker:
-    GroupSettings(served.memory.machine, served.memory.env, served.config)
-    served.settle()
+    """Have a leader found its group, which understands all commands."""
+    found(served)
     served.memory.machine.learn_kinds(served.config.node_id, served.memory.machine.commands.kinds)
     served.settle()
     return served
@@ -35,11 +35,6 @@ def founded(served: ServedBroker) -> ServedBroker:
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> ServedBroker:
     return founded(make_broker())
-
-
-@pytest.fixture
-def client(broker: ServedBroker) -> FakeClient:
-    return broker.client()
 
 
 def table(broker: ServedBroker) -> HalfTable:
@@ -68,7 +63,7 @@ def end(client: FakeClient, sent: RemotingCommand, what: int = COMMIT, **fields:
 
 
 def end_many(client: FakeClient, *exts: dict[str, str]) -> list[RemotingCommand]:
-    """Ends that arrive together; their answers, in the order of the requests."""
+    """Send ends that arrive together, and return their answers in the order of the requests."""
 
     async def scenario() -> list[int]:
         opaques = [client.send(RequestCode.END_TRANSACTION, ext) for ext in exts]
@@ -84,68 +79,46 @@ def bodies(broker: ServedBroker, queue_id: int = 2) -> list[bytes]:
     return broker.memory.bodies("T1", queue_id)
 
 
-def test_a_half_is_in_no_queue_before_its_commit_and_in_its_own_once_after(
-    broker: ServedBroker, client: FakeClient
-) -> None:
+def test_a_half_is_delivered_once_after_its_commit_and_not_before(broker: ServedBroker, client: FakeClient) -> None:
     sent = send_half(client)
     assert (sent.code, sent.ext["queueId"], sent.ext["transactionId"]) == (0, "2", "K1")
+    assert end(client, sent, UNKNOWN).code == 0, "leaves it open"
     assert bodies(broker) == []
     assert [half.group for half in table(broker).open.values()] == ["PG"]
-    assert end(client, sent).code == 0
-    assert bodies(broker) == [b"half"]
-    assert not table(broker).open
-    for _ in range(2):
+    for _ in range(3):
         assert end(client, sent).code == 0
-    refused = end(client, sent, ROLLBACK)
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "is committed" in (refused.remark or "")
+        assert (bodies(broker), len(table(broker).open)) == ([b"half"], 0)
+    assert_refused(end(client, sent, ROLLBACK), ResponseCode.SYSTEM_ERROR, "is committed")
     assert bodies(broker) == [b"half"]
 
 
-def test_a_committed_message_says_what_it_was(broker: ServedBroker, client: FakeClient) -> None:
-    sent = send_half(
-        client, properties=HALF + "DELAY\x013\x02TIMER_DELAY_MS\x015\x02REAL_TOPIC\x01X\x02TAGS\x01t", h="7"
-    )
+def test_a_committed_message_keeps_the_transaction_properties_of_its_half(client: FakeClient) -> None:
+    delays = "DELAY\x013\x02TIMER_DELAY_MS\x015\x02"
+    sent = send_half(client, properties=f"{HALF}{delays}REAL_TOPIC\x01X\x02TAGS\x01t", h="7")
     end(client, sent)
     (record,) = records(client.pull("T1", 2))
     assert (record.topic, record.queue_id, record.queue_offset, record.flag) == ("T1", 2, 0, 7)
     assert (record.sys_flag, record.born_timestamp) == (COMMIT, 1700000000000)
     assert record.prepared_transaction_offset == int(end_ext(sent)["commitLogOffset"])
-    assert parse_properties(record.properties) == {
-        "TRAN_MSG": "true",
-        "PGROUP": "PG",
-        "UNIQ_KEY": "K1",
-        "TAGS": "t",
-        "CLUSTER": "DefaultCluster",
-        "REAL_TOPIC": "T1",
-        "REAL_QID": "2",
-    }
+    own = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "K1", "TAGS": "t"}
+    added = {"CLUSTER": "DefaultCluster", "REAL_TOPIC": "T1", "REAL_QID": "2"}
+    assert parse_properties(record.properties) == own | added
 
 
-def test_a_half_without_group_or_key_gets_them(broker: ServedBroker, client: FakeClient) -> None:
+def test_a_half_without_group_or_key_gets_a_group_and_a_key(client: FakeClient) -> None:
     sent = send_half(client, properties="TRAN_MSG\x01true\x02")
-    assert sent.ext["transactionId"]
     assert end(client, sent).code == 0
     (record,) = records(client.pull("T1", 2))
     properties = parse_properties(record.properties)
     assert (properties["PGROUP"], properties["UNIQ_KEY"]) == ("PG", sent.ext["transactionId"])
+    assert sent.ext["transactionId"]
 
 
-def test_what_is_rolled_back_is_never_seen(broker: ServedBroker, client: FakeClient) -> None:
+def test_a_rolled_back_message_is_never_delivered(broker: ServedBroker, client: FakeClient) -> None:
     sent = send_half(client)
-    assert end(client, sent, ROLLBACK).code == 0
-    assert end(client, sent, ROLLBACK).code == 0
-    refused = end(client, sent, COMMIT)
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "is rolled back" in (refused.remark or "")
+    assert [end(client, sent, ROLLBACK).code for _ in range(2)] == [0, 0]
+    assert_refused(end(client, sent, COMMIT), ResponseCode.SYSTEM_ERROR, "is rolled back")
     assert bodies(broker) == []
-
-
-def test_a_producer_that_does_not_know_leaves_its_half_open(broker: ServedBroker, client: FakeClient) -> None:
-    sent = send_half(client)
-    assert end(client, sent, UNKNOWN).code == 0
-    assert len(table(broker).open) == 1
-    assert end(client, sent).code == 0
 
 
 @pytest.mark.parametrize(
@@ -157,17 +130,17 @@ def test_a_producer_that_does_not_know_leaves_its_half_open(broker: ServedBroker
         ({"commitOrRollback": "3"}, "8 commits"),
     ],
 )
-def test_an_end_must_fit_its_half(broker: ServedBroker, client: FakeClient, fields: dict[str, str], text: str) -> None:
+def test_an_end_with_fields_of_another_half_is_refused(client: FakeClient, fields: dict[str, str], text: str) -> None:
     sent = send_half(client)
     for what in (COMMIT, ROLLBACK):
         refused = end(client, sent, what, **fields)
         assert refused.code != 0
         assert text in (refused.remark or "")
-    assert len(table(broker).open) == 1
-    assert bodies(broker) == []
+    assert len(table(client.broker).open) == 1
+    assert bodies(client.broker) == []
 
 
-def test_of_ends_that_come_together_one_counts(broker: ServedBroker, client: FakeClient) -> None:
+def test_only_one_of_several_simultaneous_ends_of_a_half_counts(broker: ServedBroker, client: FakeClient) -> None:
     sent = send_half(client)
     first, second, third = end_many(client, end_ext(sent), end_ext(sent), end_ext(sent, ROLLBACK))
     # The rollback is staged before the commits have read the half.
@@ -179,52 +152,45 @@ def test_of_ends_that_come_together_one_counts(broker: ServedBroker, client: Fak
     assert list(table(broker).ended.values()) == [HalfOutcome.ROLLED_BACK, HalfOutcome.COMMITTED]
 
 
-def test_a_half_whose_topic_is_gone_ends(broker: ServedBroker, client: FakeClient) -> None:
-    sent = send_half(client)
-    broker.memory.delete_topic("T1")
-    for _ in range(2):
-        gone = end(client, sent)
-        assert gone.code == ResponseCode.TOPIC_NOT_EXIST
-    assert table(broker).ended == {int(end_ext(sent)["commitLogOffset"]): HalfOutcome.NO_TOPIC}
-
-
-def test_a_queue_that_is_gone_is_replaced_by_one_that_consumers_read(broker: ServedBroker, client: FakeClient) -> None:
+@pytest.mark.parametrize("gone", ["topic", "queue"])
+def test_a_half_whose_topic_is_gone_ends_and_that_of_a_removed_queue_goes_to_another_queue(
+    broker: ServedBroker, client: FakeClient, gone: str
+) -> None:
     sent = send_half(client, queue_id=3)
-    broker.memory.machine.proposals.put_topic(TopicConfig("T1", 2, 2), lambda _: None)
-    broker.settle()
-    assert end(client, sent).code == 0
-    assert bodies(broker, 1) == [b"half"]
+    if gone == "queue":
+        broker.memory.machine.proposals.put_topic(TopicConfig("T1", 2, 2), lambda _: None)
+        broker.settle()
+        assert end(client, sent).code == 0
+        assert bodies(broker, 1) == [b"half"]
+    else:
+        broker.memory.delete_topic("T1")
+        assert [end(client, sent).code for _ in range(2)] == [ResponseCode.TOPIC_NOT_EXIST] * 2
+        assert table(broker).ended == {int(end_ext(sent)["commitLogOffset"]): HalfOutcome.NO_TOPIC}
 
 
 @pytest.mark.parametrize(
     ("letters", "properties", "code"),
     [
-        ({"f": "4"}, "", ResponseCode.MESSAGE_ILLEGAL),
+        ({}, "", ResponseCode.MESSAGE_ILLEGAL),
         ({"f": "8"}, HALF, ResponseCode.MESSAGE_ILLEGAL),
-        ({"f": "4", "m": "true"}, HALF, ResponseCode.MESSAGE_ILLEGAL),
-        ({"f": "4", "b": "%RETRY%CG", "e": "0"}, HALF, ResponseCode.MESSAGE_ILLEGAL),
-        ({"f": "4", "b": HALF_TOPIC, "e": "0"}, HALF, ResponseCode.NO_PERMISSION),
-        ({"f": "4", "e": "9"}, HALF, ResponseCode.INVALID_PARAMETER),
-        ({"f": "4"}, HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013601\x02", ResponseCode.MESSAGE_ILLEGAL),
-        ({"f": "4"}, HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x01soon\x02", ResponseCode.MESSAGE_ILLEGAL),
-        ({"f": "4"}, HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x0100000000009999\x02", ResponseCode.MESSAGE_ILLEGAL),
-        (
-            {"f": "4"},
-            HALF + "a\x01" + "x" * (MAX_PROPERTIES_BYTES - SPARE_BYTES) + "\x02",
-            ResponseCode.MESSAGE_ILLEGAL,
-        ),
-        ({"f": "4"}, "TRAN_MSG\x01true\x02PGROUP\x01no group\x02", ResponseCode.INVALID_PARAMETER),
+        ({"m": "true"}, HALF, ResponseCode.MESSAGE_ILLEGAL),
+        ({"b": "%RETRY%CG", "e": "0"}, HALF, ResponseCode.MESSAGE_ILLEGAL),
+        ({"b": HALF_TOPIC, "e": "0"}, HALF, ResponseCode.NO_PERMISSION),
+        ({"e": "9"}, HALF, ResponseCode.INVALID_PARAMETER),
+        ({}, f"{HALF}{IMMUNITY}\x013601\x02", ResponseCode.MESSAGE_ILLEGAL),
+        ({}, f"{HALF}{IMMUNITY}\x01soon\x02", ResponseCode.MESSAGE_ILLEGAL),
+        ({}, f"{HALF}{IMMUNITY}\x0100000000009999\x02", ResponseCode.MESSAGE_ILLEGAL),
+        ({}, f"{HALF}a\x01{'x' * (MAX_PROPERTIES_BYTES - SPARE_BYTES)}\x02", ResponseCode.MESSAGE_ILLEGAL),
+        ({}, "TRAN_MSG\x01true\x02PGROUP\x01no group\x02", ResponseCode.INVALID_PARAMETER),
     ],
 )
-def test_what_is_no_half_is_refused(
-    broker: ServedBroker, client: FakeClient, letters: dict[str, str], properties: str, code: int
-) -> None:
+def test_an_invalid_half_is_refused(client: FakeClient, letters: dict[str, str], properties: str, code: int) -> None:
     refused = send_half(client, properties=properties, **letters)
     assert (refused.code, bool(refused.remark)) == (code, True)
-    assert not table(broker).open
+    assert not table(client.broker).open
 
 
-def test_max_open_halves_refuses_with_two(make_broker: MakeBroker) -> None:
+def test_a_half_beyond_max_open_halves_is_refused_and_counted(make_broker: MakeBroker) -> None:
     broker = founded(make_broker(max_open_halves=2))
     client = broker.client()
     opaques = [client.send(310, send_ext("T1", 0, HALF, f="4"), b"half") for _ in range(3)]
@@ -235,115 +201,94 @@ def test_max_open_halves_refuses_with_two(make_broker: MakeBroker) -> None:
     assert send_half(client).code == 0
 
 
-def test_halves_are_refused_until_all_members_understand_them(
+def test_halves_are_refused_until_the_transactions_feature_is_active(
     make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = make_broker()
-    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
-    broker.settle()
+    broker = found(make_broker())
     kinds = tuple(kind for kind in broker.memory.machine.commands.kinds if kind < 38)
     monkeypatch.setattr(broker.memory.machine.state.activation, "since", {})
     broker.memory.machine.learn_kinds(broker.config.node_id, kinds)
     broker.settle()
     for refused in (send_half(broker.client()), broker.client().call(RequestCode.END_TRANSACTION, {})):
-        assert refused.code == ResponseCode.SYSTEM_BUSY
-        assert "'transactions' is not active" in (refused.remark or "")
+        assert_refused(refused, ResponseCode.SYSTEM_BUSY, "'transactions' is not active")
 
 
 def test_a_half_is_checked_after_its_immunity(broker: ServedBroker, client: FakeClient) -> None:
     now_ms = broker.memory.env.wall_ms()
-    assert now_ms >= START_MS
-    send_half(client)
-    send_half(client, properties=HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02")
-    send_half(client, properties=HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x01-1\x02")
-    checks = [half.next_check_ms - now_ms for half in table(broker).open.values()]
-    assert checks == [6_000, 60_000, 6_000]
-
-
-def test_a_full_disk_lets_a_half_be_rolled_back_and_refuses_its_commit(
-    broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = send_half(client)
-    stage = broker.memory.node.stage
-
-    def full(*arguments: object, privileged: bool = False, **keywords: object) -> int:
-        if not privileged:
-            raise LogFullError("the disk is full")
-        return stage(*arguments, privileged=privileged, **keywords)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(broker.memory.node, "stage", full)
-    assert end(client, sent).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert len(table(broker).open) == 1
-    assert end(client, sent, ROLLBACK).code == 0
+    for immunity in ("", f"{IMMUNITY}\x0160\x02", f"{IMMUNITY}\x01-1\x02"):
+        send_half(client, properties=HALF + immunity)
+    assert [half.next_check_ms - now_ms for half in table(broker).open.values()] == [6_000, 60_000, 6_000]
 
 
 def test_a_oneway_half_and_a_oneway_end_take_effect(broker: ServedBroker, client: FakeClient) -> None:
-    client.send(310, send_ext("T1", 0, HALF, f="4"), b"half", oneway=True)
+    for oneway in (False, True):  # one unit
+        client.send(310, send_ext("T1", 0, HALF, f="4"), b"half", oneway=oneway)
     broker.settle()
-    (half,) = table(broker).open.values()
-    ext = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitOrRollback": "12"}
-    client.send(RequestCode.END_TRANSACTION, {**ext, "commitLogOffset": str(half.position)}, oneway=True)
+    assert ([answer.code for answer in client.answers], client.settled, len(table(broker).open)) == ([0], 1, 2)
+    for position, half in table(broker).open.items():
+        ext = {"producerGroup": "PG", "tranStateTableOffset": str(half.queue_offset), "commitOrRollback": "12"}
+        client.send(RequestCode.END_TRANSACTION, {**ext, "commitLogOffset": str(position)}, oneway=True)
     broker.settle()
     assert not table(broker).open
-    assert client.settled == 2
-    assert client.answers == []
+    assert (client.settled, len(client.answers)) == (3, 1)
 
 
-def test_a_half_below_a_trim_that_is_under_way_is_not_committed(broker: ServedBroker, client: FakeClient) -> None:
-    sent = send_half(client)
-    state = broker.memory.machine.state
-    state.trims.raise_to(broker.memory.log.end)
-    assert end(client, sent).code == ResponseCode.SYSTEM_BUSY
-    state.table(HALVES).on_log_trimmed(broker.memory.log.end)
-    refused = end(client, sent)
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "lost" in (refused.remark or "")
+@pytest.mark.parametrize(("first_position", "is_gone"), [(1 << 40, True), (0, False), (-1, False)])
+def test_a_half_below_the_beginning_of_every_nodes_log_holds_no_trim_up(
+    broker: ServedBroker, client: FakeClient, caplog: pytest.LogCaptureFixture, first_position: int, is_gone: bool
+) -> None:
+    send_half(client)
+    log, part = broker.memory.log, broker.service.parts[Transactions]
+    lowest = part.needs_from
+    assert lowest == table(broker).lowest
+    log.first_position = log.end
+    broker.see_peer(first_position)
+    assert part.needs_from == (None if is_gone else lowest)
+    part.trims_below(log.end)
+    assert "event=halves_lost" in caplog.text
+    assert "no node has this part" in caplog.text
 
 
-def test_ends_are_told_by_outcome(broker: ServedBroker, client: FakeClient) -> None:
+def test_the_refusal_of_an_end_names_the_outcome_of_its_half(broker: ServedBroker, client: FakeClient) -> None:
     for outcome, text in ((HalfOutcome.UNDECIDED, "no producer"), (HalfOutcome.REOPENED, "open again")):
         sent = send_half(client)
-        position = int(end_ext(sent)["commitLogOffset"])
-        broker.memory.machine.stage_command(EndHalf(position, outcome), lambda _: None)
+        ended = EndHalf(int(end_ext(sent)["commitLogOffset"]), outcome)
+        broker.memory.machine.stage_command(ended, lambda _: None)
         broker.settle()
-        refused = end(client, sent)
-        assert refused.code == ResponseCode.SYSTEM_ERROR
-        assert text in (refused.remark or "")
+        assert_refused(end(client, sent), ResponseCode.SYSTEM_ERROR, text)
+    sent, state = send_half(client), broker.memory.machine.state
+    state.trims.raise_to(broker.memory.log.end)
+    assert end(client, sent).code == ResponseCode.SYSTEM_BUSY, "a trim below which the half lies is under way"
+    state.table(HALVES).on_log_trimmed(broker.memory.log.end)
+    assert_refused(end(client, sent), ResponseCode.SYSTEM_ERROR, "lost")
 
 
-def test_a_leader_that_is_deposed_says_that_the_outcome_of_an_end_is_unknown(
-    broker: ServedBroker, client: FakeClient
-) -> None:
+def test_a_leader_that_is_deposed_says_that_the_outcome_of_an_end_is_unknown(client: FakeClient) -> None:
     sent = send_half(client)
     rollback = client.send(RequestCode.END_TRANSACTION, end_ext(sent, ROLLBACK))
-    broker.memory.node.commit = lambda: None  # a majority is gone
-    broker.settle()
+    client.broker.memory.node.commit = lambda: None  # a majority is gone
+    client.broker.settle()
     waiting = client.send(RequestCode.END_TRANSACTION, end_ext(sent, ROLLBACK))
-    broker.memory.node.step_down()
-    broker.advance(5)
+    client.broker.memory.node.step_down()
+    client.broker.advance(5)
     assert client.answered(rollback).ext.get("outcome") == "unknown"
     assert client.answered(waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_nobody_reads_halves(broker: ServedBroker, client: FakeClient) -> None:
+def test_a_message_is_found_by_its_key_once_committed_and_its_half_never_by_its_position(client: FakeClient) -> None:
     sent = send_half(client)
-    position = end_ext(sent)["commitLogOffset"]
-    assert client.pull(HALF_TOPIC).code == ResponseCode.NO_PERMISSION
-    for topic, code in (("T1", ResponseCode.QUERY_NOT_FOUND), (HALF_TOPIC, ResponseCode.NO_PERMISSION)):
-        ext = {"topic": topic, "key": "K1", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
-        assert client.call_from_disk(RequestCode.QUERY_MESSAGE, ext).code == code
-    view = {"offset": position, "topic": "T1"}
-    assert client.call_from_disk(RequestCode.VIEW_MESSAGE_BY_ID, view).code == ResponseCode.SYSTEM_ERROR
-    end(client, sent)
-    assert client.call_from_disk(RequestCode.VIEW_MESSAGE_BY_ID, view).code == ResponseCode.SYSTEM_ERROR
-    ext = {"topic": "T1", "key": "K1", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
-    assert client.call_from_disk(RequestCode.QUERY_MESSAGE, ext).code == 0
+    query = {"topic": "T1", "key": "K1", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+    view = {"offset": end_ext(sent)["commitLogOffset"], "topic": "T1"}
+    for code in (ResponseCode.QUERY_NOT_FOUND, ResponseCode.SUCCESS):
+        assert client.call_from_disk(RequestCode.QUERY_MESSAGE, query).code == code
+        assert client.call_from_disk(RequestCode.VIEW_MESSAGE_BY_ID, view).code == ResponseCode.SYSTEM_ERROR
+        end(client, sent)
 
 
-def test_a_half_that_comes_while_the_node_ceases_to_lead_is_passed_on(
+def test_a_half_that_arrives_during_a_step_down_is_not_stored(
     broker: ServedBroker, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine knows before the requests do that it does not lead, and with it the clock."""
+    """The machine, and with it the clock, knows before the requests do that the node does not lead."""
     machine = broker.memory.machine
     monkeypatch.setattr(machine, "leadership", Leadership(1, None, is_leader=False, ready=False))
     opaque = client.send(310, send_ext("T1", 0, HALF, f="4"), b"half")

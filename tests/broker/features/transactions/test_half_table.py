@@ -1,10 +1,11 @@
-"""The table of halves: one end each, the last ones remembered, all of it in digest and snapshot."""
+"""Table of halves: each half ends once, the last ends are remembered, and all is in digest and snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from dledger_broker.features.transactions.table import (
     OpenHalf,
     ReopenHalf,
 )
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
@@ -29,6 +31,7 @@ from dledger_remoting.topics import HALF_TOPIC, TopicConfig
 from tests.broker.kernel.applied_commands import apply
 
 FIRST = Half(100, 0, 300, 5_000, 0, "PG")
+COMMITTED, ROLLED_BACK = HalfOutcome.COMMITTED, HalfOutcome.ROLLED_BACK
 SECOND = Half(400, 1, 310, 6_000, 0, "other")
 
 
@@ -43,43 +46,36 @@ def halves(state: BrokerState) -> HalfTable:
     return state.table(HALVES)
 
 
-def test_a_half_ends_once(state: BrokerState) -> None:
-    apply(state, EndHalf(100, HalfOutcome.COMMITTED), EndHalf(100, HalfOutcome.ROLLED_BACK))
-    apply(state, EndHalf(77, HalfOutcome.COMMITTED))
-    assert halves(state).open == {400: SECOND}
-    assert halves(state).ended == {100: HalfOutcome.COMMITTED}
+def check(half: Half) -> Half:
+    """Return a half that was checked, and is checked next at 9 s."""
+    return msgspec.structs.replace(half, next_check_ms=9_000, checks=1)
 
 
-def test_a_check_is_noted_of_an_open_half_alone(state: BrokerState) -> None:
-    apply(state, EndHalf(100, HalfOutcome.ROLLED_BACK))
-    checked = [Half(half.position, half.queue_offset, half.size, 9_000, 1, half.group) for half in (FIRST, SECOND)]
-    apply(state, OpenHalf(tuple(checked)))
-    assert halves(state).open == {400: checked[1]}
-    assert halves(state).ended == {100: HalfOutcome.ROLLED_BACK}
+@pytest.mark.parametrize(
+    ("commands", "still_open", "ended", "lost"),
+    [
+        ([EndHalf(100, COMMITTED), EndHalf(100, ROLLED_BACK), EndHalf(77, COMMITTED)], {400: SECOND}, [COMMITTED], 0),
+        ([EndHalf(100, ROLLED_BACK), OpenHalf((check(FIRST), check(SECOND)))], {400: check(SECOND)}, [ROLLED_BACK], 0),
+        ([TrimQueues(400, ())] * 2, {400: SECOND}, [HalfOutcome.LOST], 1),
+        ([DeleteTopic(HALF_TOPIC)], {}, [HalfOutcome.LOST] * 2, 2),
+        (
+            [EndHalf(100, HalfOutcome.UNDECIDED), EndHalf(400, ROLLED_BACK), *map(ReopenHalf, (100, 400, 77))],
+            *({}, [HalfOutcome.REOPENED, ROLLED_BACK], 0),
+        ),
+    ],
+    ids=["it ends once", "a check changes an open one", "a trim", "their topic is deleted", "undecided ones reopen"],
+)
+def test_a_command_changes_only_halves_that_it_may_change(
+    state: BrokerState, commands: list[Command], still_open: dict[int, Half], ended: list[HalfOutcome], lost: int
+) -> None:
+    apply(state, *commands)
+    found = halves(state)
+    assert found.open == still_open
+    assert found.ended == dict(zip((100, 400), ended, strict=False))
+    assert found.lost == lost
 
 
-def test_a_trim_loses_what_stands_below_it(state: BrokerState) -> None:
-    apply(state, TrimQueues(400, ()))
-    assert halves(state).open == {400: SECOND}
-    assert halves(state).ended == {100: HalfOutcome.LOST}
-    assert halves(state).lost == 1
-    apply(state, TrimQueues(400, ()))
-    assert halves(state).lost == 1
-
-
-def test_without_their_topic_all_halves_are_lost(state: BrokerState) -> None:
-    apply(state, DeleteTopic(HALF_TOPIC))
-    assert not halves(state).open
-    assert set(halves(state).ended.values()) == {HalfOutcome.LOST}
-
-
-def test_only_what_ended_undecided_is_reopened_and_once(state: BrokerState) -> None:
-    apply(state, EndHalf(100, HalfOutcome.UNDECIDED), EndHalf(400, HalfOutcome.ROLLED_BACK))
-    apply(state, ReopenHalf(100), ReopenHalf(400), ReopenHalf(77))
-    assert halves(state).ended == {100: HalfOutcome.REOPENED, 400: HalfOutcome.ROLLED_BACK}
-
-
-def test_the_last_ends_are_remembered(state: BrokerState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_ends_of_halves_are_remembered(state: BrokerState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "ENDED_KEPT", 1)
     apply(state, EndHalf(100, HalfOutcome.COMMITTED), EndHalf(400, HalfOutcome.ROLLED_BACK))
     assert halves(state).ended == {400: HalfOutcome.ROLLED_BACK}
@@ -88,7 +84,7 @@ def test_the_last_ends_are_remembered(state: BrokerState, monkeypatch: pytest.Mo
     assert halves(state).digest == fresh.digest
 
 
-def test_everything_is_in_digest_and_snapshot(state: BrokerState) -> None:
+def test_each_change_of_halves_is_in_digest_and_snapshot(state: BrokerState) -> None:
     digests = {HalfTable().digest, halves(state).digest}
     for command in (
         OpenHalf((Half(400, 1, 310, 9_000, 3, "other"),)),
@@ -100,22 +96,18 @@ def test_everything_is_in_digest_and_snapshot(state: BrokerState) -> None:
         digests.add(halves(state).digest)
         restored = decode_state([b"".join(encode_state(state, 0.0))], 0.0, FEATURES)
         assert restored.digest() == state.digest()
-        assert (halves(restored).open, halves(restored).ended, halves(restored).lost) == (
-            halves(state).open,
-            halves(state).ended,
-            halves(state).lost,
-        )
-    assert len(digests) == 6
-    assert 0 in digests
+        told = [(found.open, found.ended, found.lost) for found in (halves(restored), halves(state))]
+        assert told[0] == told[1]
+    assert (len(digests), 0 in digests) == (6, True)
 
 
-def test_a_table_in_which_nothing_ever_was_has_no_frames(state: BrokerState) -> None:
+def test_an_unused_table_of_halves_has_no_frames(state: BrokerState) -> None:
     assert not HalfTable().capture_frames(0.0)
     apply(state, EndHalf(100, HalfOutcome.COMMITTED), EndHalf(400, HalfOutcome.COMMITTED))
     assert halves(state).capture_frames(0.0).keys() == {"ended-halves"}
 
 
-def test_a_row_that_is_cut_off_is_no_row() -> None:
+def test_a_truncated_row_of_a_half_is_reported_as_corrupt() -> None:
     payload = OpenHalf((FIRST, SECOND)).to_payload()
     assert OpenHalf.from_payload(payload).halves == (FIRST, SECOND)
     whole = len(OpenHalf((FIRST,)).to_payload())
@@ -134,7 +126,10 @@ CHANGES = st.lists(
 
 
 def changed(changes: Sequence[Change]) -> Iterator[BrokerState]:
-    """States after each change; a half with the number n stands at the position 10 n, and they are opened in order."""
+    """Yield the state after each change.
+
+    The half number n stands at the position 10 n, and halves are opened in order.
+    """
     state, opened = BrokerState(FEATURES), 0
     apply(state, PutTopic(TopicConfig(HALF_TOPIC, 1, 1), 0))
     for what, number, next_check_ms in changes:
@@ -153,7 +148,7 @@ def changed(changes: Sequence[Change]) -> Iterator[BrokerState]:
 
 
 @given(CHANGES, st.integers(0, 9_000))
-def test_those_that_are_due_are_found_by_their_next_check(changes: Sequence[Change], now_ms: int) -> None:
+def test_due_halves_are_found_in_the_order_of_their_next_check(changes: Sequence[Change], now_ms: int) -> None:
     for state in changed(changes):
         found = list(halves(state).due(now_ms))
         due = {half.position for half in halves(state).open.values() if half.next_check_ms <= now_ms}
@@ -164,7 +159,7 @@ def test_those_that_are_due_are_found_by_their_next_check(changes: Sequence[Chan
         assert halves(state).lowest == min(halves(state).open, default=None)
 
 
-def test_a_look_touches_no_half_that_is_not_due(state: BrokerState) -> None:
+def test_finding_due_halves_does_not_iterate_over_all_halves(state: BrokerState) -> None:
     class Untouched(dict[int, Half]):
         def __iter__(self) -> Iterator[int]:
             raise AssertionError("all open halves are gone through")

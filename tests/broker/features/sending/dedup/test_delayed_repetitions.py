@@ -1,14 +1,12 @@
-"""Idempotent sends that ask for a delay: a repetition gets the first answer, whether the message waits, or was due."""
+"""Idempotent sends with a delay or beyond a quota: a repetition gets the first answer, and is not stored again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from served_broker import MakeBroker, ServedBroker
+from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
 from dledger_broker.features.delay.table import TIMERS
-from dledger_broker.features.group_settings.settings import GroupSettings
+from dledger_broker.features.quotas.admission import HOLD_S, TICK_S
 from dledger_broker.testing.environment import START_MS
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import TIMER_DELAY_MS
@@ -18,26 +16,25 @@ from dledger_sim.brokers.message_bodies import encode_body
 from dledger_sim.brokers.schedules.brokers import TIMEOUT_S, TOPIC
 from tests.broker.features.delay.delayed_brokers import Delayed
 from tests.broker.features.delay.test_moved_messages import trim
-
-WINDOW_MS = 10_000
-KEY = "UNIQ_KEY\x01K1\x02"
+from tests.broker.features.quotas.quota_calls import BUSY, codes, put, stored, told
+from tests.broker.features.sending.dedup.remembering import keyed, remembering
 
 
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> ServedBroker:
-    """A broker that leads, has topic T1, and remembers sends for `WINDOW_MS`."""
-    broker = make_broker()
-    config = replace(broker.config, idempotent_window_ms=WINDOW_MS, max_idempotent_keys=100)
-    GroupSettings(broker.memory.machine, broker.memory.env, config)
-    broker.settle()
-    return broker
+    """Return a broker that leads, has topic T1, and remembers sends."""
+    return remembering(make_broker())
 
 
 def send(broker: ServedBroker, asks: str, body: bytes = b"later", **fields: str) -> RemotingCommand:
     sent = {"idempotent": "true", **fields}
-    answer = broker.client().send_message("T1", body, properties=KEY + asks, **sent)
+    answer = broker.client().send_message("T1", body, properties=keyed("K1") + asks, **sent)
     assert answer.code == 0, answer.remark
     return answer
+
+
+def repetition_of(first: RemotingCommand | Answer) -> dict[str, str]:
+    return {**first.ext, "repeated": "true"}
 
 
 def pending(broker: ServedBroker) -> int:
@@ -53,65 +50,56 @@ def pending(broker: ServedBroker) -> int:
         (f"TIMER_DELIVER_MS\x01{START_MS + 60_000}", TIMER_TOPIC),
     ],
 )
-def test_a_repetition_gets_the_first_answer_and_nothing_waits_twice(
+def test_a_repeated_delayed_send_gets_the_first_answer_and_waits_once(
     broker: ServedBroker, asks: str, topic: str
 ) -> None:
     first = send(broker, asks, e="2")
     broker.advance(1.0)
     again = send(broker, asks, e="1", g="1700000009999")
-    assert again.ext == first.ext
-    assert again.ext["queueId"] == "2"
+    assert again.ext == repetition_of(first)
+    assert (first.ext["remembered"], again.ext["queueId"]) == ("true", "2")
     assert ("recallHandle" in again.ext) is (topic == TIMER_TOPIC)
-    assert pending(broker) == 1
-    assert broker.counters.idempotent_repeats == 1
+    assert (pending(broker), broker.counters.idempotent_repeats) == (1, 1)
 
 
-@pytest.mark.parametrize("change", [{"body": b"other"}, {"asks": "TIMER_DELAY_MS\x0160001\x02"}, {"h": "7"}])
-def test_anything_different_is_stored(broker: ServedBroker, change: dict) -> None:
-    sent = {"asks": "TIMER_DELAY_MS\x0160000\x02"}
-    send(broker, **sent)
-    send(broker, **sent | change)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"body": b"other"}),
+        ({}, {"asks": "TIMER_DELAY_MS\x0160001\x02"}),
+        ({}, {"h": "7"}),
+        ({"idempotent": "false"}, {"idempotent": "false"}),
+    ],
+)
+def test_a_send_that_differs_or_has_no_opt_in_is_no_repetition(broker: ServedBroker, first: dict, second: dict) -> None:
+    for fields in (first, second):
+        send(broker, **{"asks": "TIMER_DELAY_MS\x0160000\x02", **fields})
     assert pending(broker) == 2
 
 
-def test_a_message_that_was_not_sent_idempotently_is_not_known_again(broker: ServedBroker) -> None:
-    asks = "TIMER_DELAY_MS\x0160000\x02"
-    send(broker, asks, idempotent="false")
-    send(broker, asks, idempotent="false")
-    assert pending(broker) == 2
-
-
-def test_a_repetition_that_comes_when_the_message_is_due_is_one(broker: ServedBroker) -> None:
-    """Sent anew it would be stored at once, as a message whose time has come."""
-    asks = f"TIMER_DELIVER_MS\x01{START_MS + 2_000}\x02"
+@pytest.mark.parametrize(("delay_ms", "stored"), [(2_000, []), (-1, [b"later"])])
+def test_a_repetition_behind_the_due_time_is_known(broker: ServedBroker, delay_ms: int, stored: list[bytes]) -> None:
+    """As a new send, it would be stored at once, because its time has come."""
+    asks = f"TIMER_DELIVER_MS\x01{START_MS + delay_ms}\x02"
     first = send(broker, asks)
     broker.advance(5.0)
-    assert send(broker, asks).ext == first.ext
-    assert broker.memory.bodies("T1") == []
+    assert send(broker, asks).ext == repetition_of(first)
+    assert broker.memory.bodies("T1") == stored
 
 
-def test_what_was_stored_at_once_is_known_again(broker: ServedBroker) -> None:
-    asks = f"TIMER_DELIVER_MS\x01{START_MS - 1}\x02"
-    first = send(broker, asks)
-    assert send(broker, asks).ext == first.ext
-    assert broker.memory.bodies("T1") == [b"later"]
-
-
-def test_a_repetition_is_known_though_no_more_may_wait(make_broker: MakeBroker) -> None:
-    broker = make_broker(max_pending_timers=1, idempotent_window_ms=WINDOW_MS)
-    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
-    broker.settle()
+def test_a_repetition_is_recognized_at_the_limit_of_pending_messages(make_broker: MakeBroker) -> None:
+    broker = remembering(make_broker(max_pending_timers=1))
     first = send(broker, "DELAY\x013\x02")
-    assert send(broker, "DELAY\x013\x02").ext == first.ext
+    assert send(broker, "DELAY\x013\x02").ext == repetition_of(first)
 
 
 # ---------------------------------------------------------------- groups
 
 
 def ask(delayed: Delayed, name: str, delay_ms: int = 8_000) -> list[Answer | None]:
-    """Send the same message again, by a node."""
+    """Send the same message again to a node, and return the list that receives the answer."""
     code, ext, _ = delayed.brokers.workload.make_send(TOPIC, 0, [1], batch=False)
-    ext |= {"i": f"{KEY}{TIMER_DELAY_MS}\x01{delay_ms}\x02", "idempotent": "true"}
+    ext |= {"i": f"{keyed('K1')}{TIMER_DELAY_MS}\x01{delay_ms}\x02", "idempotent": "true"}
     answers: list[Answer | None] = []
     command = RemotingCommand(code, ext=ext, body=encode_body(1, 0))
     delayed.brokers.connect(name).call(command, TIMEOUT_S, answers.append)
@@ -128,24 +116,23 @@ def test_a_repetition_at_the_next_leader_is_known_and_delivered_once() -> None:
     again = [ask(delayed, name) for name in brokers.group.nodes if brokers.group.nodes[name].life]
     brokers.run(1.0)
     assert [[answer and (answer.code, answer.ext) for answer in answers] for answers in again] == [
-        [answer and (0, answer.ext) for answer in first]
+        [answer and (0, repetition_of(answer)) for answer in first]
     ] * 2
     assert delayed.truth.happened["delayed message stored"] == 1
     brokers.run(6.0)
     assert delayed.truth.happened["delayed message delivered"] == 1
 
 
-def test_a_repetition_is_known_though_the_log_is_trimmed_where_the_message_waited_first() -> None:
-    """It was moved: the record that the group remembers is gone, another one waits."""
+def test_a_repetition_is_recognized_after_the_delayed_message_was_moved() -> None:
+    """The record that the group remembers was trimmed, and another record waits."""
     delayed = Delayed()
     brokers = delayed.brokers
     first = ask(delayed, brokers.leader, 60_000)
     delayed.fill_log()
-    trim(delayed)
-    brokers.run(3.0)
-    assert delayed.truth.happened["row moved"] == 1
-    trim(delayed)
-    brokers.run(3.0)
+    for _ in range(2):
+        trim(delayed)
+        brokers.run(3.0)
+        assert delayed.truth.happened["row moved"] == 1
     again = ask(delayed, brokers.follower, 60_000)
     brokers.run(1.0)
     answers = [answer for answer in (*first, *again) if answer]
@@ -155,8 +142,8 @@ def test_a_repetition_is_known_though_the_log_is_trimmed_where_the_message_waite
     assert [table.total.rows for table in delayed.tables()] == [1, 1, 1]
 
 
-def test_a_repetition_of_one_in_flight_waits_for_its_outcome() -> None:
-    """1. The first attempt is on its way to slow followers. 2. It is repeated, through another node."""
+def test_a_repetition_of_a_delayed_send_in_flight_waits_for_the_outcome() -> None:
+    """The first attempt is in flight to slow followers, and is repeated through another node."""
     delayed = Delayed()
     brokers = delayed.brokers
     for name in brokers.group.nodes:
@@ -166,5 +153,59 @@ def test_a_repetition_of_one_in_flight_waits_for_its_outcome() -> None:
     brokers.run(0.1)
     assert first == again == []
     brokers.run(2.0)
-    assert [answer.ext for answer in first if answer] == [answer.ext for answer in again if answer] != []
+    assert [repetition_of(answer) for answer in first if answer] == [answer.ext for answer in again if answer] != []
     assert delayed.truth.happened["delayed message stored"] == 1
+
+
+# ---- beyond a quota
+
+
+@pytest.fixture
+def limited(broker: ServedBroker) -> FakeClient:
+    """Return a client of a broker that remembers sends and takes one message a second for T1."""
+    client = remembering(broker).client()
+    put(client, "topic", "T1", messages=1)
+    return client
+
+
+def start(client: FakeClient, key: str, asks: str = "") -> int:
+    return client.send(310, send_ext("T1", properties=keyed(key) + asks, idempotent="true"), b"x")
+
+
+def test_a_repetition_gets_the_first_answer_even_if_the_quota_is_used_up(limited: FakeClient) -> None:
+    first = start(limited, "K1")
+    limited.broker.settle()
+    again = start(limited, "K1")
+    limited.broker.settle()
+    assert limited.answered(again).ext["queueOffset"] == limited.answered(first).ext["queueOffset"]
+    assert (stored(limited.broker), told(limited)) == (1, {"topic T1": (0, 0)})
+
+
+def test_a_repetition_of_a_held_send_waits_and_uses_the_quota_once(limited: FakeClient) -> None:
+    opaques = [start(limited, key) for key in ("K1", "K2", "K2")]
+    limited.broker.advance(HOLD_S + 2 * TICK_S)
+    assert stored(limited.broker) == 2
+    assert codes(limited, opaques) == [0, 0, BUSY]
+    assert "this request stored nothing" in (limited.answered(opaques[2]).remark or "")
+
+
+def test_a_new_idempotent_send_counts_toward_the_quota(limited: FakeClient) -> None:
+    opaques = [start(limited, f"K{number}") for number in range(4)]
+    limited.broker.settle()
+    assert codes(limited, opaques) == [0]
+    limited.broker.advance(2 * HOLD_S)
+    assert codes(limited, opaques) == [0, 0, BUSY, BUSY]
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_repetition_of_a_delayed_message_is_answered_as_the_first_was(limited: FakeClient, settles: bool) -> None:
+    """This also holds for a first send of the same turn, whether that is staged or not."""
+    first = start(limited, "K1", "DELAY\x013\x02")
+    if settles:
+        limited.broker.settle()
+    again = start(limited, "K1", "DELAY\x013\x02")
+    another = start(limited, "K2", "DELAY\x013\x02")
+    limited.broker.advance(HOLD_S / 2)
+    assert codes(limited, [first, again, another]) == [0, 0]
+    assert limited.answered(again).ext["queueOffset"] == limited.answered(first).ext["queueOffset"]
+    assert told(limited) == {"topic T1": (1, 0)}

@@ -1,40 +1,42 @@
-"""Opted-in sends whose unique keys follow each other: remembered together, told apart one by one."""
+"""Opted-in sends with consecutive unique keys: remembered together, told apart one by one."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, make_served_broker, send_ext
 
 from dledger.errors import LogFullError
-from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.features.sending.dedup import idempotent
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.features.sending.send import SendRequests
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.command import RemotingCommand, encode_command
+from tests.broker.features.quotas.quota_calls import stored
+from tests.broker.features.sending.dedup.remembering import keyed, remembering
+from tests.broker.features.sending.majority import Majority
 
 STEM = "7F0000010BB818B4AAC20000000"
 
 
 @pytest.fixture
 def broker(make_broker: MakeBroker) -> ServedBroker:
-    """A broker that leads, has topics T1 and T2, and remembers sends."""
-    return remembering(make_broker(topics=("T1", "T2")))
+    """Return a broker that leads, has topics T1 and T2, and remembers sends."""
+    return of_two_topics(make_broker)
 
 
-def remembering(broker: ServedBroker) -> ServedBroker:
-    config = replace(broker.config, idempotent_window_ms=60_000, max_idempotent_keys=100_000)
-    GroupSettings(broker.memory.machine, broker.memory.env, config)
-    broker.settle()
+def of_two_topics(make_broker: MakeBroker) -> ServedBroker:
+    """Return such a broker that has stored a send to each topic, so that later sends take the fast path."""
+    broker = remembering(make_broker(topics=("T1", "T2")), window_ms=60_000, max_keys=100_000)
+    warm(broker)
     return broker
 
 
 @dataclass(frozen=True)
 class Send:
-    """What makes a send what it is."""
+    """Send, with everything that makes up its identity."""
 
     key: str
     body: bytes = b"hello"
@@ -44,26 +46,16 @@ class Send:
     batch: int = 0
 
     def frame(self, opaque: int) -> bytes:
-        properties = f"UNIQ_KEY\x01{self.key}\x02"
+        properties = keyed(self.key)
         ext = send_ext(self.topic, 0, "" if self.batch else properties, a=self.group)
         ext |= {"idempotent": str(self.opted_in).lower(), "m": str(self.batch > 0).lower()}
-        messages = [
-            BatchMessage(0, self.body, (properties if n == 0 else f"UNIQ_KEY\x01{self.key}-{n}\x02").encode())
-            for n in range(self.batch)
-        ]
-        return encode_command(
-            RemotingCommand(
-                320 if self.batch else 310,
-                opaque=opaque,
-                ext=ext,
-                body=encode_batch(messages) if self.batch else self.body,
-                version=479,
-            )
-        )
+        keys = [properties, *(keyed(f"{self.key}-{n}") for n in range(1, self.batch))]
+        body = encode_batch(BatchMessage(0, self.body, key.encode()) for key in keys) if self.batch else self.body
+        return encode_command(RemotingCommand(320 if self.batch else 310, opaque, ext=ext, body=body, version=479))
 
 
 def feed(client: FakeClient, sends: list[Send], first_opaque: int = 1000) -> list[int]:
-    """Put sends in front of the broker as one read; returns their opaques."""
+    """Hand sends to the broker as one read, and return their opaques."""
     opaques = list(range(first_opaque, first_opaque + len(sends)))
     client.feed(b"".join(send.frame(opaque) for send, opaque in zip(sends, opaques, strict=True)))
     return opaques
@@ -83,13 +75,9 @@ def sent(broker: ServedBroker, sends: list[Send]) -> list[tuple[str, str]]:
 
 
 def warm(broker: ServedBroker) -> None:
-    """Later sends take the short way."""
+    """Send once to each topic, so that later sends take the fast path."""
     for topic in ("T1", "T2"):
         sent(broker, [Send("first", topic=topic)])
-
-
-def stored(broker: ServedBroker, topic: str = "T1") -> int:
-    return sum(queue.next_offset for queue in broker.memory.machine.state.topics[topic].queues.values())
 
 
 def counting(count: int, begin: int = 0, **kind: object) -> list[Send]:
@@ -97,7 +85,6 @@ def counting(count: int, begin: int = 0, **kind: object) -> list[Send]:
 
 
 def test_keys_that_follow_each_other_share_rows_and_each_repetition_is_found(broker: ServedBroker):
-    warm(broker)
     rows = len(broker.memory.machine.state.table(REMEMBERED))
     sends = counting(50, begin=5)
     first = sent(broker, sends)
@@ -113,43 +100,17 @@ def test_keys_that_follow_each_other_share_rows_and_each_repetition_is_found(bro
     assert stored(again) == 51
 
 
-def test_what_is_new_beside_repetitions_is_stored(broker: ServedBroker):
-    warm(broker)
-    sends = counting(40)
-    known = sends[::3]
-    first = dict(zip(known, sent(broker, known), strict=True))
-    second = dict(zip(sends, sent(broker, sends), strict=True))
-    assert {send: second[send] for send in known} == first
-    assert len(set(second.values())) == 40
-    assert sent(broker, sends) == list(second.values())
-    assert stored(broker) == 41
-
-
 def test_a_repetition_that_is_not_in_memory_is_read_from_the_disk(broker: ServedBroker):
-    warm(broker)
     sends = counting(20)
     first = sent(broker, sends)
     broker.memory.node.cold = True
-    ext = send_ext("T1", properties=f"UNIQ_KEY\x01{sends[13].key}\x02", idempotent="true")
+    ext = send_ext("T1", properties=keyed(sends[13].key), idempotent="true")
     again = broker.client().call_from_disk(310, ext, sends[13].body)
     assert (again.ext["msgId"], again.ext["queueOffset"]) == first[13]
     assert stored(broker) == 21
 
 
-def test_the_same_key_twice_in_a_read_is_one_send(broker: ServedBroker):
-    warm(broker)
-    sends = counting(5)
-    client = broker.client()
-    opaques = feed(client, [*sends, sends[2], *counting(3, begin=5)])
-    broker.settle()
-    broker.advance(0.02)
-    found = places(client, opaques)
-    assert found[5] == found[2]
-    assert stored(broker) == 9
-
-
-def test_what_the_log_refused_is_stored_when_it_comes_again(broker: ServedBroker):
-    warm(broker)
+def test_idempotent_sends_that_the_log_refused_are_stored_when_repeated(broker: ServedBroker):
     sends = counting(20)
     client = broker.client()
     broker.memory.node.stage_error = LogFullError("no space")
@@ -163,8 +124,7 @@ def test_what_the_log_refused_is_stored_when_it_comes_again(broker: ServedBroker
     assert (stored(broker), broker.counters.idempotent_waits) == (21, 0)
 
 
-def test_what_was_lost_with_leadership_is_stored_once_when_it_comes_twice(broker: ServedBroker):
-    warm(broker)
+def test_sends_lost_with_leadership_are_stored_once_when_sent_twice_again(broker: ServedBroker):
     sends = counting(3)
     client = broker.client()
     feed(client, sends)
@@ -180,13 +140,12 @@ def test_what_was_lost_with_leadership_is_stored_once_when_it_comes_twice(broker
     assert (stored(broker), broker.counters.idempotent_waits) == (4, 3)
 
 
-def test_what_is_in_flight_when_rows_are_indexed_stays_known(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch):
+def test_sends_in_flight_while_rows_are_indexed_stay_known(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(idempotent, "MAX_NOT_INDEXED", 0)
     monkeypatch.setattr(idempotent, "MAX_SEEN", 0)
-    broker = remembering(make_broker(topics=("T1", "T2")))
-    warm(broker)
+    broker = of_two_topics(make_broker)
     node, client = broker.memory.node, broker.client()
-    commit, node.commit = node.commit, lambda: None  # not at the end of each turn
+    commit, node.commit = node.commit, lambda: None  # no commit at the end of each turn
     earlier, later = counting(3), counting(3, begin=3)
     opaques = feed(client, earlier)
     broker.service.parts[SendRequests].flush()
@@ -205,21 +164,17 @@ def test_what_is_in_flight_when_rows_are_indexed_stays_known(make_broker: MakeBr
     assert (stored(broker), broker.counters.idempotent_waits) == (7, 3)
 
 
-def test_what_was_seen_does_not_grow_where_there_is_a_repetition_in_every_unit(
-    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_table_of_recent_sends_stays_bounded_with_a_repetition_in_every_unit(make_broker, monkeypatch):
     monkeypatch.setattr(idempotent, "MAX_SEEN", 10)
-    broker = remembering(make_broker(topics=("T1", "T2")))
-    warm(broker)
+    broker = of_two_topics(make_broker)
     again = counting(1)
     first = sent(broker, again)
     for begin in range(16, 1600, 16):
         assert sent(broker, [*counting(1, begin=begin), *again])[1:] == first
-        assert len(broker.service.parts[SendRequests]._idempotent._seen) <= 11
+        assert len(broker.service.parts[SendRequests]._idempotent._recent_members) <= 11
 
 
-def test_what_another_leader_stored_meanwhile_is_known(broker: ServedBroker):
-    warm(broker)
+def test_sends_stored_under_another_leader_are_recognized(broker: ServedBroker):
     sends = counting(6)
     first = sent(broker, sends[:3])
     broker.memory.node.step_down()
@@ -237,7 +192,7 @@ def test_what_another_leader_stored_meanwhile_is_known(broker: ServedBroker):
 
 @dataclass
 class Model:
-    """What a broker must answer: the first place of each idempotent send, and new places for all others."""
+    """Model of a broker's answers: the first place of each idempotent send, and new places for all others."""
 
     first: dict[Send, tuple[str, str]] = field(default_factory=dict)
     places: set[tuple[str, str]] = field(default_factory=set)
@@ -252,13 +207,12 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_sent_together_is_told_apart(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, seed: int):
-    """Many repetitions of few sends, in units of any size, looked up in what was seen lately and in the index."""
+def test_repetitions_and_new_sends_in_units_of_any_size_are_told_apart(make_broker, monkeypatch, seed):
+    """Many repetitions of few sends are looked up in recent sends and in the index."""
     rng = random.Random(seed)
     monkeypatch.setattr(idempotent, "MAX_NOT_INDEXED", rng.choice([0, 3, 20, 1000]))
     monkeypatch.setattr(idempotent, "MAX_SEEN", rng.choice([0, 2, 10, 1000]))
-    broker = remembering(make_broker(topics=("T1", "T2")))
-    warm(broker)
+    broker = of_two_topics(make_broker)
     bodies = [b"x", b"y", b"large" * rng.choice([1, 500, 4000])]
     model = Model()
     for _ in range(60):
@@ -277,18 +231,15 @@ def test_whatever_is_sent_together_is_told_apart(make_broker: MakeBroker, monkey
         if rng.random() < 0.2:
             rng.shuffle(sends)
         client = broker.client()
-        commit = broker.memory.node.commit
-        delayed = rng.random() < 0.3
-        if delayed:
-            broker.memory.node.commit = lambda: None
-        half = rng.randrange(len(sends) + 1)
-        opaques = feed(client, sends[:half])
-        broker.settle()
-        opaques += feed(client, sends[half:], 2000)
-        broker.settle()
-        if delayed:
-            broker.memory.node.commit = commit
-            commit()
+        with monkeypatch.context() as patch:
+            majority = Majority(broker, patch) if rng.random() < 0.3 else None
+            half = rng.randrange(len(sends) + 1)
+            opaques = feed(client, sends[:half])
+            broker.settle()
+            opaques += feed(client, sends[half:], 2000)
+            broker.settle()
+        if majority is not None:
+            majority.has_it()
         broker.advance(0.05)
         for send, place in zip(sends, places(client, opaques), strict=True):
             model.see(send, place)
