@@ -1,4 +1,4 @@
-"""Have every member of a group get every message; each keeps how far it is in a file of its own.
+"""Deliver every message to every member of a group. Each member keeps its offsets in a file of its own.
 
 python examples/broadcast.py 127.0.0.1:9876
 """
@@ -17,7 +17,7 @@ GROUP = "example-listeners"
 
 
 async def main(name_server: str) -> None:
-    """Two members get the first message; one of them, started again, goes on with the second."""
+    """Give the first message to two members; one of them, started again, continues with the second message."""
     async with Admin(name_server) as admin:
         await admin.create_topic(TOPIC, queues=1)
     async with Producer(name_server) as producer:

@@ -15,7 +15,7 @@ COUNT = 20
 
 
 async def iterate(name_server: str) -> None:
-    """Each message is acknowledged when the next one is asked for, or by `ack`: before `break`, say."""
+    """Acknowledge each message by asking for the next one, or by `ack`, for example before `break`."""
     async with PushConsumer(name_server, "example-readers", TOPIC) as consumer:
         received = 0
         async for message in consumer:
@@ -27,7 +27,7 @@ async def iterate(name_server: str) -> None:
 
 
 async def handle(name_server: str) -> None:
-    """A handler that raises gets the message again, through the group's retry topic; what it raised is logged."""
+    """Let a handler raise: it gets the message again, through the group's retry topic, and the error is logged."""
     finished = asyncio.Event()
     done: set[bytes] = set()
 

@@ -1,4 +1,4 @@
-"""Remind somebody later, at a time, or not after all.
+"""Send reminders that are delivered after a delay or at a time, and recall one of them before that.
 
 python examples/delayed.py 127.0.0.1:9876
 """
@@ -15,7 +15,7 @@ TOPIC = "example-reminders"
 
 
 async def remind(name_server: str) -> None:
-    """What is sent now is seen when it is due; until then its producer may take it back."""
+    """Send messages that consumers see when they are due. Until then the producer may recall them."""
     async with Producer(name_server, group="example-calendar") as producer:
         soon = datetime.now(UTC) + timedelta(seconds=2)
         await producer.send(TOPIC, b"stand up", delay_s=1)

@@ -1,4 +1,4 @@
-"""Receive only the orders that matter: brokers look at the properties of messages, and send no others.
+"""Receive only the matching orders: brokers filter messages by their properties.
 
 python examples/filtered_consumer.py 127.0.0.1:9876
 """
@@ -15,7 +15,7 @@ ORDERS = (("eu", 20), ("eu", 200), ("us", 300), ("eu", 500))
 
 
 async def main(name_server: str) -> None:
-    """Two of four orders are large ones of Europe."""
+    """Receive the two of four orders that are large orders of Europe."""
     async with Producer(name_server) as producer:
         orders = [
             Message(f"{region} {amount}".encode(), tags="order", properties={"region": region, "amount": str(amount)})

@@ -1,4 +1,4 @@
-"""Bound what is read ahead of slow work, and pause queues for a while.
+"""Limit how much is read ahead of slow work, and pause queues for a while.
 
 python examples/flow_control.py 127.0.0.1:9876
 """
@@ -15,7 +15,7 @@ COUNT = 40
 
 
 def main(name_server: str) -> None:
-    """Ten images of 10 KB fit; the others wait at the broker until some of them are finished."""
+    """Read ten images of 10 KB ahead; the others wait at the broker until some of them are finished."""
     with SyncAdmin(name_server) as admin:
         admin.create_topic(TOPIC, queues=1)
     with SyncProducer(name_server) as producer:

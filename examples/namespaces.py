@@ -15,7 +15,7 @@ GROUP = "example-clerks"
 
 
 async def main(name_server: str) -> None:
-    """Each tenant's consumer gets its own message."""
+    """Let each tenant's consumer get its own message."""
     async with Admin(name_server) as admin:
         for tenant in ("north", "south"):
             await admin.create_topic(f"{tenant}%{TOPIC}", queues=1)

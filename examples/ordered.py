@@ -17,7 +17,9 @@ CHANGES = 10
 
 
 async def produce(name_server: str) -> None:
-    """Messages with one ordering key go to one queue, one after the other, even when an attempt must be repeated."""
+    """Send messages with ordering keys: those of one key go to one queue, one after the other, even when attempts are
+    repeated.
+    """
     async with Producer(name_server) as producer:
         await asyncio.gather(
             *(
@@ -29,7 +31,7 @@ async def produce(name_server: str) -> None:
 
 
 async def consume(name_server: str) -> dict[str, list[int]]:
-    """A queue's next message is handled only after the one before it has succeeded, by one member at a time."""
+    """Handle a queue's next message only after its predecessor has succeeded, by one member at a time."""
     changes: dict[str, list[int]] = defaultdict(list)
     finished = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Handle what is urgent first: messages of queues with higher ids come before those of lower ones.
+"""Handle urgent messages first: messages of queues with higher ids come before those of lower ones.
 
 python examples/priorities.py 127.0.0.1:9876
 """
@@ -15,7 +15,7 @@ GROUP = "example-desk"
 
 
 async def main(name_server: str) -> None:
-    """Tickets are sent as they come, and handled as they matter."""
+    """Send tickets as they come, and handle them by their priority."""
     async with Admin(name_server) as admin:
         await admin.create_topic(TOPIC, queues=2)
     async with Producer(name_server) as producer:

@@ -16,32 +16,35 @@ from dledger.errors import LogFullError
 
 
 class Dictionary:
-    """The state machine: every node applies the same entries in the same order, so all come to the same dictionary."""
+    """State machine of a node.
+
+    Every node applies the same entries in the same order, so all have the same dictionary.
+    """
 
     def __init__(self) -> None:
         self.items: dict[str, int] = {}
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
-        """Units of one turn of the event loop share an entry, hence one line of JSON for each."""
+        """Apply entries. Units of one turn of the event loop share an entry, so each unit is a line of JSON."""
         for entry in entries:
             for line in bytes(entry.records).splitlines():
                 self.items.update(json.loads(line))
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
-        """There are no views beside the dictionary."""
+        """Do nothing: there are no views beside the dictionary."""
 
     def dropped(self, contexts: Sequence[object], full: LogFullError | None) -> None:
-        """Only `Node.stage` has contexts; `Node.append` answers by itself."""
+        """Do nothing: only `Node.stage` has contexts. `Node.append` raises an error by itself."""
 
     def on_leadership(self, leadership: Leadership) -> None:
-        """Whoever leads, the dictionary is the same."""
+        """Do nothing: the dictionary is the same under every leader."""
 
     def snapshot(self) -> Iterator[bytes]:
-        """A copy of the state as it is now, so that the log before it can be trimmed."""
+        """Return a copy of the present state, so that the log before it can be trimmed."""
         return iter([json.dumps(self.items).encode()])
 
     def decode(self, meta: SnapshotMeta | None, chunks: Iterable[bytes]) -> Callable[[], int]:
-        """Read a snapshot, or nothing, on a worker thread; what is returned is called to go on with it."""
+        """Read a snapshot, or nothing, on a worker thread. The returned function is called to continue with it."""
         items = json.loads(b"".join(chunks) or b"{}")
 
         def restore() -> int:
@@ -51,12 +54,12 @@ class Dictionary:
         return restore
 
     def digest(self) -> int:
-        """Nodes compare this now and then; one that computed something else is taken out."""
+        """Return a digest of the state. Nodes compare it now and then; a node that differs from a majority stops."""
         return sum(value for value in self.items.values())
 
 
 def free_addresses(node_ids: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """An address on this machine for each node."""
+    """Return an address on this machine for each node."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in node_ids]
     addresses = {node_id: each.getsockname() for node_id, each in zip(node_ids, sockets, strict=True)}
     for each in sockets:
@@ -65,7 +68,7 @@ def free_addresses(node_ids: Sequence[str]) -> dict[str, tuple[str, int]]:
 
 
 async def leader_of(nodes: Iterable[Node]) -> Node:
-    """The node that takes appends, once there is one and all three nodes count."""
+    """Return the node that takes appends, once there is one and all three nodes are voters."""
     while True:
         for node in nodes:
             if node.is_ready and len(node.membership.voters) == 3:
@@ -75,7 +78,7 @@ async def leader_of(nodes: Iterable[Node]) -> Node:
 
 async def main() -> None:
     """Found a group, write, lose the leader, write again."""
-    logging.basicConfig(level=logging.ERROR)  # links complain, rightly, while their peers do not listen yet
+    logging.basicConfig(level=logging.ERROR)  # links warn while their peers do not listen yet
     addresses = free_addresses(["a", "b", "c"])
     with tempfile.TemporaryDirectory() as directory:
         machines = {node_id: Dictionary() for node_id in addresses}
@@ -92,6 +95,7 @@ async def main() -> None:
                     segment_bytes=1 << 20,
                     # One node founds the group; the others join as learners and become voters once they caught up.
                     bootstrap=node_id == "a",
+                    bootstrap_alone=True,  # the others start later, so they cannot be asked whether there is a group
                 ),
                 machines[node_id],
             )
@@ -111,7 +115,7 @@ async def main() -> None:
             print(f"{leader.config.node_id} stopped, {successor.config.node_id} leads in term {successor.term}")
 
             await successor.append(b'{"question": 6}\n')
-            # What this node has applied is not older than anything that was acknowledged before this call.
+            # The state that this node has applied is not older than anything acknowledged before this call.
             await successor.read_barrier()
             print(machines[successor.config.node_id].items)
 

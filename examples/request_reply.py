@@ -1,4 +1,4 @@
-"""Ask a question in a message, and wait for the answer of whoever consumes it.
+"""Ask a question in a message, and wait for the answer of its consumer.
 
 python examples/request_reply.py 127.0.0.1:9876
 """
@@ -35,7 +35,7 @@ async def main(name_server: str) -> None:
         try:
             await asker.request(TOPIC, b"nobody listens", timeout=1.0)
         except DeadlineError as error:
-            # The message is stored all the same, and may be worked on later.
+            # The message is stored anyway, and may be worked on later.
             print(f"no reply, outcome {error.outcome}: {error}")
 
 

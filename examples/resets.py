@@ -1,4 +1,4 @@
-"""Have a group read again what it has read, skip what it has not, or go on where another one is.
+"""Let a group read messages again, skip messages, or continue at the offsets of another group.
 
 python examples/resets.py 127.0.0.1:9876
 """
@@ -16,7 +16,7 @@ READ_SECONDS = 30
 
 
 def main(name_server: str) -> None:
-    """First with a member that runs, then with none."""
+    """Reset a group with a running member, then one without."""
     with SyncAdmin(name_server) as admin, SyncProducer(name_server) as producer:
         admin.create_topic(TOPIC, queues=1)
         for body in (b"one", b"two"):
@@ -37,13 +37,13 @@ def main(name_server: str) -> None:
 
 
 def read(consumer: SyncConsumer, count: int) -> str:
-    """The next messages, acknowledged."""
-    found: list[str] = []
-    while len(found) < count:
+    """Return the next messages, acknowledged."""
+    bodies: list[str] = []
+    while len(bodies) < count:
         for message in consumer.receive(timeout=READ_SECONDS):
-            found.append(message.body.decode())
+            bodies.append(message.body.decode())
             message.ack()
-    return ", ".join(found)
+    return ", ".join(bodies)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Give a message back that cannot be handled yet, for as long as that takes.
+"""Give a message back that cannot be handled yet, until it can.
 
 python examples/retries.py 127.0.0.1:9876
 """
@@ -14,7 +14,7 @@ TOPIC = "example-deliveries"
 
 
 async def main(name_server: str) -> None:
-    """The door is closed the first two times; the message comes again when it was asked to."""
+    """Open the door at the third attempt; the message comes again after the delay that was asked for."""
     async with Admin(name_server) as admin:
         await admin.create_topic(TOPIC, queues=1)
     async with Producer(name_server) as producer:

@@ -1,4 +1,4 @@
-"""Share jobs among workers: each takes one for a while, and acknowledges it, or another one gets it.
+"""Share jobs among workers: each takes a job for a while and acknowledges it; otherwise another worker gets it.
 
 python examples/simple_consumer.py 127.0.0.1:9876
 """
@@ -15,7 +15,7 @@ GROUP = "example-workers"
 
 
 async def main(name_server: str) -> None:
-    """The first worker gives up on its job; the second one gets it a second later."""
+    """Let the first worker give up its job; the second one gets it a second later."""
     async with Admin(name_server) as admin:
         await admin.create_topic(TOPIC, queues=1)
     async with Producer(name_server) as producer:

@@ -17,7 +17,7 @@ COUNT = 500
 
 
 def main(name_server: str, path: str) -> None:
-    """Archive three times, with messages sent before each run, and make the small files one."""
+    """Archive three times, with messages sent before each run, and compact the small files."""
     with SyncAdmin(name_server) as admin:
         admin.create_topic(TOPIC, queues=2)
     spark = spark_session("local[2]")

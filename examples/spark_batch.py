@@ -1,4 +1,4 @@
-"""Count and sum what lies in a topic, read from followers.
+"""Count and sum the messages of a topic, read from followers.
 
 python examples/spark_batch.py 127.0.0.1:9876
 """

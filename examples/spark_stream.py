@@ -1,4 +1,4 @@
-"""Copy what comes to a topic into another one, exactly once, and show the stream's lag as that of a consumer group.
+"""Copy messages of a topic into another one, exactly once, and show the stream's lag as that of a consumer group.
 
 python examples/spark_stream.py 127.0.0.1:9876
 """

@@ -1,4 +1,4 @@
-"""Share queues by configuration: each member reads what it is told, and nothing moves when others come or go.
+"""Share queues by configuration: each member reads its configured queues, and nothing moves when others come or go.
 
 python examples/strategies.py 127.0.0.1:9876
 """
@@ -15,7 +15,7 @@ GROUP = "example-shard-readers"
 
 
 async def main(name_server: str) -> None:
-    """Two members read the even and the odd queues."""
+    """Let two members read the even and the odd queues."""
     async with Admin(name_server) as admin:
         await admin.create_topic(TOPIC, queues=4)
     async with Producer(name_server) as producer:
@@ -34,7 +34,7 @@ async def main(name_server: str) -> None:
 
 
 async def take_one(consumer: PushConsumer) -> str:
-    """The next message's body."""
+    """Return the next message's body."""
     [message] = await consumer.receive(1)
     message.ack()
     return message.body.decode()

@@ -1,4 +1,4 @@
-"""Follow a message from its producer to whoever consumed it.
+"""Follow a message from its producer to its consumer.
 
 python examples/traced.py 127.0.0.1:9876
 """

@@ -1,4 +1,4 @@
-"""Tell others of an order if, and only if, it is in the database, whatever dies in between.
+"""Tell others of an order if, and only if, it is in the database, even if a process dies in between.
 
 python examples/transactions.py 127.0.0.1:9876
 """
@@ -14,18 +14,18 @@ TOPIC = "example-placed-orders"
 CHECK_AFTER_S = 2
 
 database: set[str] = set()
-"""The orders that were placed; stands for a real one, in which the message's unique key is stored with the order."""
+"""The orders that were placed. It stands for a database, in which the message's unique key is stored with the order."""
 
 
 async def was_placed(transaction: OpenTransaction) -> Decision:
-    """Asked by a broker about an order of which it heard nothing more: maybe by one that another process began."""
+    """Answer a broker's question about a transaction that did not end in time, perhaps one of another process."""
     decision: Decision = "commit" if transaction.unique_key in database else "rollback"
     print(f"{transaction.unique_key}: asked by a broker, {decision}")
     return decision
 
 
 async def place_orders(producer: TransactionProducer) -> None:
-    """One order that is placed, one that fails, and two whose process could have died after and before placing them."""
+    """Place one order, let one fail, and leave two as if their process had died after and before placing them."""
     placed = await producer.begin(TOPIC, b"a book", unique_key="order-1")
     database.add("order-1")
     await producer.commit(placed)
