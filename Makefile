@@ -8,15 +8,19 @@
 #   BENCH="--scenario sync-1x64 --runs 1" make bench
 #   PEERS="--peers nats --rows sync-1x64" make bench-peers
 #   REQUESTS=50000 make fuzz-access   so many requests
+#   MINUTES=5 make fuzz-wire      attack a cluster for so long
 #   CASES=5000000 make fuzz-native   so many mutated inputs
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 #   RUNS=20 make proof-chaos      so many runs of 5 minutes, each with other faults
+#   BASE=NAME@sha256:DIGEST make image
 #   UPGRADE=yes make lock         the newest versions for the image, instead of those it has
 
 PYTHON ?= python3
 SEEDS  ?= 100
 SECONDS ?= 40
 ENGINE  ?= native
+FIRST   ?= $(shell echo $$((0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1) % 1000000)))
+MUTANTS ?=
 RECORD ?=
 INPUT  ?=
 BENCH  ?=
@@ -26,8 +30,11 @@ RUNS ?= 20
 CHAOS  ?=
 EXPLORE ?= --crashes 1 --prompt-saves --prompt-syncs
 TESTS  ?=
+CODE   ?=
+CLASSES ?=
 UPGRADE ?=
 CASES ?=
+BASE ?=
 SEED ?=
 
 BIN     := .venv/bin
@@ -40,7 +47,7 @@ PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 COMPILER = command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-native fuzz-access fuzz-native test-clients test-spark-cluster test-spark-long check fix sim golden proof explore mutants bench bench-peers scale scale-clients scale-backlog scale-groups chaos proof-chaos wheel lock clean
+.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check fix sim golden proof explore mutants needless bench bench-peers scale scale-clients scale-backlog scale-groups chaos proof-chaos wheel image audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -58,14 +65,15 @@ $(RUNTIME): pyproject.toml | .venv/bin/python
 	$(PIP) install -e '.[broker]'
 	@touch $@
 
-$(DEV): pyproject.toml | .venv/bin/python
+$(DEV): pyproject.toml chaos/pyproject.toml | .venv/bin/python
 	@echo "installing into .venv what tests and checks need, Spark among it; the first time this takes minutes"
-	$(PIP) install -e '.[broker,chaos,spark,dev]'
+	@began=$$(date +%s); echo "$(PIP) install -e '.[broker,spark,dev]' -e ./chaos"; \
+	$(PIP) install -e '.[broker,spark,dev]' -e ./chaos && echo "the set-up took $$(($$(date +%s) - began)) s"
 	@touch $(RUNTIME) $(PROOF) $@
 
 # What faults on real processes need.
-$(PROOF): pyproject.toml | .venv/bin/python
-	$(PIP) install -e '.[chaos]'
+$(PROOF): pyproject.toml chaos/pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[broker]' -e ./chaos
 	@touch $(RUNTIME) $@
 
 venv: $(DEV) ## create .venv with everything that tests and checks need
@@ -77,8 +85,11 @@ native: $(RUNTIME) ## build the optional native part into .venv (needs cargo, or
 demo: $(RUNTIME) ## three nodes, real input, a killed leader, every byte compared
 	$(BIN)/dledger demo $(if $(INPUT),--input '$(INPUT)')
 
-test: $(DEV) ## run the tests (TESTS=path: one part of them)
+test: $(DEV) ## run all tests but the long ones (TESTS=path: one part of them, with its long ones)
 	$(BIN)/python $(if $(TESTS),-m pytest $(TESTS),.ci/test.py)
+
+test-all: $(DEV) ## run the rest of the tests, which `make test` leaves out
+	$(BIN)/python .ci/test.py long
 
 test-native: $(DEV) ## run the tests of the native part, and nodes on it (after make native)
 	@if command -v cargo >/dev/null; then cargo test --locked --quiet --manifest-path native/Cargo.toml; \
@@ -88,11 +99,17 @@ test-native: $(DEV) ## run the tests of the native part, and nodes on it (after 
 fuzz-access: $(DEV) ## requests of all codes, signed, unsigned and mangled, against access control (REQUESTS=n, SEED=n)
 	FUZZ_REQUESTS=$(or $(REQUESTS),1000000) FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q -s tests/broker/features/accounts/test_fuzzed_access.py
 
+fuzz-wire: $(DEV) ## costly requests, slow readers and half-open connections against a secured cluster (MINUTES=n, SEED=n)
+	$(BIN)/python -m tests.integration.fuzz_wire $(if $(filter file,$(origin MINUTES)),30,$(MINUTES)) $(or $(SEED),1)
+
 fuzz-native: $(DEV) ## mutated input through the native part and its twins (CASES=n, SEED=n; after make native)
 	$(BIN)/python -m tests.native.fuzz $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
 test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java and Go clients and its mqadmin, and long ones of others (needs a JDK and Maven; an hour)
 	APACHE_CLIENTS=yes $(BIN)/python -m pytest tests/conformance/test_apache_*.py tests/conformance/test_*_modes.py
+
+test-rocketmq: $(DEV) ## run RocketMQ's own integration suite (5.3.3) on a cluster of three groups (CLASSES="client.consumer.pop.PopOrderlyIT"; needs a JDK and Maven)
+	$(BIN)/python -m tests.conformance.rocketmq_suite $(CLASSES)
 
 test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minutes)
 	SPARK_CLUSTER=yes $(BIN)/python -m pytest tests/spark/cluster
@@ -100,35 +117,49 @@ test-spark-cluster: $(DEV) ## run the tests on a standalone Spark cluster (minut
 test-spark-long: $(DEV) ## jobs of millions of messages under failures, a log of many GB (MESSAGES=n, LOG_GB=n, minutes)
 	$(if $(MESSAGES),DLEDGER_MESSAGES=$(MESSAGES)) $(if $(LOG_GB),DLEDGER_LOG_GB=$(LOG_GB)) $(BIN)/python -m pytest -s tests/spark/long/*.py
 
-check: $(DEV) ## format, lint, types, import contract, documentation; changes nothing
+test-spark-kills: $(DEV) ## a stream whose driver and workers are killed copies each row once (MESSAGES=2000000, KILLS=10, SEED=n; long)
+	DLEDGER_SEED=$(SEED) DLEDGER_MESSAGES=$(or $(MESSAGES),2000000) DLEDGER_KILLS=$(or $(KILLS),10) $(BIN)/python -m pytest -s tests/spark/long/killed_streams.py
+
+check: $(DEV) ## format, lint, types, import contract, documentation, sentences; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/docs.py
+	$(BIN)/python .ci/sentences.py
 	$(BIN)/python .ci/reference.py
 	$(BIN)/python .ci/configuration.py
+	$(BIN)/python .ci/facade.py
+	$(BIN)/python .ci/native_sources.py
 
-fix: $(DEV) ## format, fix what can be fixed mechanically, write the page of request codes and command kinds, and the tables of keys
+fix: $(DEV) ## format, fix what can be fixed mechanically, write what is made from other files (blocking classes, pages)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python .ci/reference.py --write
 	$(BIN)/python .ci/configuration.py --write
+	$(BIN)/python .ci/facade.py --write
+	$(BIN)/python .ci/native_sources.py --write
 
-sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n, ENGINE=pysyncobj)
-	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --seconds $(SECONDS) --engine $(ENGINE)
+sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n, FIRST=n, ENGINE=pysyncobj)
+	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --first $(FIRST) --seconds $(SECONDS) --engine $(ENGINE)
 
 golden: $(DEV) ## compare what this build writes and answers with what was recorded (RECORD=yes: record it; look at what changes)
 	$(if $(filter yes,$(RECORD)),RECORD_GOLDEN=yes) $(BIN)/python -m pytest -q tests/recorded
 
-proof: $(DEV) ## simulate on, for MINUTES=n, where the last campaign stopped; the sums go into docs/proof.md
+proof: $(DEV) ## simulate seeds of this commit for MINUTES=n, where its campaign stopped; the sums go into docs/proof/README.md
 	@mkdir -p .proof
+	commit=$$(git rev-parse --short=8 HEAD) && state=.proof/simulator-$$commit.json && \
 	$(BIN)/python -m dledger_sim.brokers --seeds 1000000 --seconds $(SECONDS) --minutes $(MINUTES) \
-	  --state .proof/simulator.json --keep .proof/broken
-	$(BIN)/python -m dledger_sim.brokers figures .proof/simulator.json --page docs/proof.md
+	  --first $$((0x$$commit % 1000000)) --state $$state --keep .proof/broken; status=$$?; \
+	$(BIN)/python -m dledger_sim.brokers figures $$state --page docs/proof/README.md --commit $$commit && exit $$status
 
-mutants: $(DEV) ## switch known bugs on one by one, and say how many seeds each took
-	$(BIN)/python -m dledger_sim.brokers mutants
+mutants: $(DEV) ## switch known bugs on one by one, and say what catches each (MUTANTS="name name")
+	$(if $(filter-out spark-%,$(or $(MUTANTS),all)),$(BIN)/python -m dledger_sim.brokers mutants $(filter-out spark-%,$(MUTANTS)))
+	$(if $(filter spark-%,$(or $(MUTANTS),spark-all)),$(BIN)/python -m dledger_sim.spark $(filter spark-%,$(MUTANTS)))
+
+needless: $(DEV) ## find tests without which no mistake would go unnoticed (TESTS=tests/broker CODE=broker/dledger_broker MINUTES=60)
+	@$(PIP) install -e '.[needless]'
+	PYTHONPATH=.ci $(BIN)/python -m pytest -q -p needless -m "not long" --code $(CODE) --minutes $(MINUTES) $(TESTS)
 
 explore: $(DEV) ## take real cores through every interleaving of a small world (EXPLORE="--crashes 1 --terms 1")
 	$(BIN)/python -m dledger_sim.log.explore $(EXPLORE)
@@ -158,17 +189,26 @@ scale-groups: $(PROOF) ## two groups and their name server under faults (MINUTES
 chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 	$(BIN)/dledger chaos run --minutes $(MINUTES) $(CHAOS)
 
-proof-chaos: $(PROOF) ## runs of 5 minutes, each with other faults, until there are RUNS=n; the sums go into docs/proof.md
+proof-chaos: $(PROOF) ## runs of 5 minutes, each with other faults, until there are RUNS=n; the sums go into docs/proof/README.md
 	$(BIN)/dledger chaos campaign --runs $(RUNS) --minutes 5 --state .proof/chaos.json
-	$(BIN)/dledger chaos figures .proof/chaos.json --page docs/proof.md
+	$(BIN)/dledger chaos figures .proof/chaos.json --page docs/proof/README.md
 
-wheel: .venv/bin/python ## build dist/dledger_mq-VERSION-py3-none-any.whl, which pip installs anywhere
+wheel: .venv/bin/python ## build the wheels of dledger-mq and dledger-mq-chaos in dist, which pip installs anywhere
 	@rm -rf dist
-	$(PIP) wheel --no-deps --wheel-dir dist .
+	$(PIP) wheel --no-deps --wheel-dir dist . ./chaos
 
 # Hashes and no registry: who builds the image takes the packages from wherever they take packages from.
 LOCK = $(BIN)/uv --quiet pip compile --generate-hashes --python-version 3.11 --python-platform linux --no-header \
        --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+image: ## build the image of a release: BASE=python:3.11.14-slim-bookworm@sha256:DIGEST make image
+	@printf '%s' '$(BASE)' | grep -Eq '@sha256:[0-9a-f]{64}$$' || { \
+	  echo "BASE='$(BASE)' has no digest: a tag can be moved, so a release names BASE=NAME@sha256:DIGEST (docker/README.md)" >&2; exit 1; }
+	docker build -f docker/Dockerfile --build-arg BASE='$(BASE)' -t dledger-mq .
+
+audit: $(RUNTIME) ## write dist/sbom.json, and ask for known faults of what a release installs (pip-audit, cargo audit)
+	@$(BIN)/pip-audit --version >/dev/null 2>&1 || $(PIP) install -e '.[audit]' || true
+	@$(BIN)/python .ci/audit.py
 
 lock: .venv/bin/python ## lock what the image installs into docker/requirements*.txt (UPGRADE=yes: newest versions)
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install -e '.[lock]'

@@ -1,6 +1,6 @@
-"""Check the documentation: links lead somewhere, every component explains itself, no machine's paths are committed.
+"""Check the documentation: links resolve, every component has a README, and no file has a path of one machine.
 
-Reads the files that git tracks, prints one line per finding, and exits with 1 if there is any.
+Reads the files that git tracks or would track. Prints one line per finding, and exits with 1 if there is any.
 """
 
 import re
@@ -34,7 +34,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Yield one line for each relative link of `page` that leads nowhere."""
+    """Yield one line for each relative link of `page` whose file or heading does not exist."""
     text = (ROOT / page).read_text(encoding="utf-8")
     prose = _CODE_SPAN.sub("", _FENCE.sub("", text))
     for match in _LINK.finditer(prose):
@@ -50,23 +50,23 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def missing_readmes() -> Iterator[str]:
-    """Yield one line for each component of the wheel, and for `bench` and `docker`, that has no README."""
+    """Yield one line for each component of the wheel, and for other folders, that has no README."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    for folder in [*(Path(package).parts[0] for package in packages), "bench", "docker"]:
+    for folder in [*(Path(package).parts[0] for package in packages), "bench", "chaos", "docker", "simulation"]:
         if not (ROOT / folder / "README.md").is_file():
             yield f"{folder}/README.md is missing: purpose, public API, lifecycle, how to test it"
 
 
 def machine_paths(file: Path) -> Iterator[str]:
-    """Yield one line for each path of somebody's machine in `file`."""
+    """Yield one line for each line of `file` with a path of one machine."""
     try:
         text = (ROOT / file).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return
     for number, line in enumerate(text.splitlines(), 1):
-        if found := _MACHINE_PATH.search(line):
-            yield f"{file}:{number}: {found[0]} is a path of one machine"
+        if path := _MACHINE_PATH.search(line):
+            yield f"{file}:{number}: {path[0]} is a path of one machine"
 
 
 def findings() -> Iterator[str]:
@@ -82,9 +82,9 @@ def findings() -> Iterator[str]:
 
 def main() -> int:
     """Print the findings and return the exit status."""
-    found = list(findings())
-    print("\n".join(found) or "documentation: all links resolve, every component has a README")
-    return 1 if found else 0
+    all_findings = list(findings())
+    print("\n".join(all_findings) or "documentation: all links resolve, every component has a README")
+    return 1 if all_findings else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Write the page that says where each request code and each command kind is handled, or check that it is as written.
+"""Write the page with the handler of each request code and the class of each command kind, or check the page.
 
-`.ci/reference.py --write` writes it. Without that nothing is written: a page that is not what the broker's features
-declare is a finding, as is a handler or a command that lies outside its feature's folder. One line per finding, and
-exit status 1 if there is any.
+`.ci/reference.py --write` writes the page. Without `--write`, a page that differs from the declarations of the broker's
+features is a finding. A handler or a command outside its feature's folder always is one. Prints one line per finding,
+and exits with 1 if there is any.
 """
 
 import inspect
@@ -28,15 +28,16 @@ PAGE = Path("docs/reference/requests-and-commands.md")
 PACKAGE = "dledger_broker"
 HEAD = """# Request codes and command kinds
 
-Where a broker handles each request code that it understands, and where each kind of command in its log is defined. This
-page is written by `make fix` from what the features declare. What the requests do:
-[compatibility](../compatibility.md) and [wire](../wire.md).
+This page lists the handler of each request code that a broker understands, and the class of each kind of command in its
+log. `make fix` writes it from the declarations of the features. [Compatibility](../compatibility.md) and
+[wire](../wire.md) describe the requests.
 
 ## Request codes
 
-*Needs* is who may handle such a request: any node, the leader, or a leader that a majority has confirmed since it came.
-*Forwarded* is what a node hands on that is not the leader, or may not know enough. *Effect* is what a request may have
-done if no answer comes: nothing, a change, or that it is still held.
+- The column "needs" names the nodes that may handle the request. A majority has confirmed a confirmed
+  leader since the request came.
+- The column "forwarded" says whether a node that does not lead, or may not know enough, hands the request on.
+- The column "effect" says what the request may have done if no answer comes: nothing, a change, or it is still held.
 
 | code | name | feature | handler | needs | forwarded | effect |
 |---|---|---|---|---|---|---|
@@ -58,7 +59,7 @@ def folder_of(feature: Replicated) -> str:
 
 
 def routes() -> Iterator[tuple[Replicated, int, Route]]:
-    """Yield the routes of every feature, as they are on a node that is made for this and never started."""
+    """Yield the routes of every feature on a node that is never started."""
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
     memory, group = BrokerInMemory(lead=False), Group(NODE_ID, "127.0.0.1:10911")
     host, counters = HostAddress("127.0.0.1", 10911), BrokerCounters()
@@ -81,14 +82,14 @@ def short(module: str) -> str:
 
 
 def effect_of(route: Route) -> str:
-    """Return the word for what a request may have done."""
+    """Return the word for the possible effect of a request."""
     if route.effect.unanswered is not None:
         return "held"
     return "changes" if route.effect.changes else "none"
 
 
 def first_sentence(command: type) -> str:
-    """Return what a command's description begins with."""
+    """Return the first sentence of a command's docstring, without its period."""
     return (inspect.getdoc(command) or "").replace("\n", " ").partition(". ")[0].rstrip(".")
 
 

@@ -1,7 +1,7 @@
-"""Health check of a container: asks the name server or broker that runs in it, wherever its configuration put it.
+"""Health check of a container: asks the name server or broker that runs in it, at the address in its configuration.
 
-Exit status 0: it serves clients. 1: it does not, and the output says why. What is no server, such as `dledger
-produce`, is healthy while it runs.
+Exit status 0: it serves clients. 1: it does not, and the output says why. A container that runs no server, for example
+`dledger produce`, is healthy while it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TIMEOUT_S = 2.0
 
 
 def server_of(command: list[str]) -> tuple[str, Path] | None:
-    """The role and the configuration file in a command line of `dledger`, None if it runs no server."""
+    """Return the role and the configuration file in a command line of `dledger`, None if it runs no server."""
     for role in ("namesrv", "broker"):
         if role in command:
             options = command[command.index(role) + 1 :]
@@ -32,22 +32,22 @@ def server_of(command: list[str]) -> tuple[str, Path] | None:
 
 
 def obstacle(role: str, config_file: Path) -> str | None:
-    """Why the server does not serve clients, None if it does."""
+    """Return why the server does not serve clients, None if it does."""
     if role == "namesrv":
         namesrv = load_namesrv_config(config_file, {})
-        secured = namesrv.tls_http
+        is_secured = namesrv.tls_http
         host, port, http_port, path = namesrv.host, namesrv.port, namesrv.http_port, "/healthz"
     else:
         broker = load_broker_config(config_file)
-        secured = broker.tls_http
+        is_secured = broker.tls_http
         host, port, http_port, path = broker.host, broker.port, broker.http_port, "/readyz"
     host = "127.0.0.1" if host in _EVERYWHERE else host
     try:
-        if not http_port:  # nothing to ask: it listens, or it does not
+        if not http_port:  # without an HTTP port, it is healthy if it listens
             socket.create_connection((host, port), _TIMEOUT_S).close()
             return None
         connection = http.client.HTTPConnection(host, http_port, timeout=_TIMEOUT_S)
-        if secured:  # its own process answers, whatever name its certificate has
+        if is_secured:  # its own process answers: the name in the certificate does not matter
             context = ssl._create_unverified_context()  # noqa: S323, SLF001 - the library has no other name for it
             connection = http.client.HTTPSConnection(host, http_port, timeout=_TIMEOUT_S, context=context)
         connection.request("GET", path)
@@ -58,7 +58,7 @@ def obstacle(role: str, config_file: Path) -> str | None:
 
 
 def main(process: str = "1") -> int:
-    """Check the server that `process` is; in a container that is process 1."""
+    """Check the server with this process id. In a container the server is process 1."""
     command = Path("/proc", process, "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     server = server_of(command)
     why = obstacle(*server) if server else None
