@@ -201,7 +201,7 @@ class Nemesis:
             self._recorder.event("fault-end", step.kind.name, id=number, injected=injected)
 
     def _begin_trouble(self, fault: Fault) -> _DiskTrouble | None:
-        errors = {rule.error for rule in _iter_rules(fault) if rule.error}
+        errors = {error for rule in _iter_rules(fault) if (error := rule.refusal)}
         if not errors:
             return None
         trouble = _DiskTrouble(fault.nodes, not errors.issubset(FULL), asyncio.get_running_loop().time())

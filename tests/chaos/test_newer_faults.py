@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dledger_chaos.errors import TargetError
 from dledger_chaos.faults.base import as_json
 from dledger_chaos.faults.composed import Act, Composed
 from dledger_chaos.faults.derived import PARTS, DerivedRot, Part
+from dledger_chaos.faults.disk import DiskRules
 from dledger_chaos.faults.files import FewFiles
 from dledger_chaos.faults.founding import SecondFounding
 from dledger_chaos.history import Recorder, read_events
@@ -98,6 +100,14 @@ async def test_a_node_may_end_over_a_failing_disk_also_where_that_is_a_part_of_a
     assert not nemesis.may_end(part.nodes[0], 0.0)
     assert nemesis._begin_trouble(whole) is not None
     assert nemesis.may_end(part.nodes[0], 0.0)
+
+
+@pytest.mark.parametrize(("permille", "excused"), [(780, False), (1000, True)])
+async def test_a_node_may_end_at_its_start_on_a_disk_that_others_have_filled(tmp_path, permille, excused):
+    filled = DiskRules(("n0",), (Rule("space", used_permille=permille),))
+    nemesis = Nemesis(FakeTarget(tmp_path), None, iter(()))  # type: ignore[arg-type]  # nothing is recorded
+    nemesis._begin_trouble(Composed(("n0",), (Act(0.0, filled),)))
+    assert [nemesis.may_end("n0", served_s) for served_s in (0.0, math.inf)] == [False, excused]
 
 
 class OneProcess(SignalledNodes):

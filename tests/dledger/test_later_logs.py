@@ -25,7 +25,8 @@ async def test_a_leader_with_a_shorter_log_hands_over_to_a_node_with_more(tmp_pa
             node = group.nodes[node_id]
             await until(lambda node=node: node.trim_candidates(), "a snapshot")
             node.replica._snapshotter.trim(node.trim_candidates()[0])
-            await until(lambda node=node: node.first_position > 0, "a log that begins later")
+            first_segment = group.home(node_id) / "commitlog" / f"{0:020d}"
+            await until(lambda path=first_segment: not path.exists(), "a log that begins later, also after a restart")
             await group.stop(node_id)
             await group.start(node_id)
         first, earliest, term = group.nodes[later[0]], leader.config.node_id, leader.term

@@ -30,6 +30,8 @@ _CLOCK_OFFSET: Final = 8
 _RULES_OFFSET: Final = 32
 _GENERATION: Final = struct.Struct("<I")
 _MAX_RULES: Final = 32
+_NO_ROOM_PERMILLE: Final = 990
+"""Used part of a file system from which on a node may find too little room to start."""
 
 Call = Literal["read", "write", "extend", "allocate", "create", "truncate", "sync", "rename", "open", "space"]
 
@@ -50,6 +52,11 @@ class Rule:
     part: str = ""
     most_open: int = 0
     used_permille: int = 0
+
+    @property
+    def refusal(self) -> int:
+        """Error number that calls of a node, or a node's own look at its disk, meet under this rule; 0 for none."""
+        return errno.ENOSPC if self.used_permille >= _NO_ROOM_PERMILLE else self.error
 
     def line(self) -> str:
         """Return the rule in the format that the shim reads."""
