@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from fake_target import DERIVED, MEMBERS, FakeTarget, drawn
@@ -108,6 +109,43 @@ async def test_a_node_may_end_at_its_start_on_a_disk_that_others_have_filled(tmp
     nemesis = Nemesis(FakeTarget(tmp_path), None, iter(()))  # type: ignore[arg-type]  # nothing is recorded
     nemesis._begin_trouble(Composed(("n0",), (Act(0.0, filled),)))
     assert [nemesis.may_end("n0", served_s) for served_s in (0.0, math.inf)] == [False, excused]
+
+
+@dataclass(frozen=True)
+class StartsOnlyWithRoom:
+    """Fault whose healing starts a node, which fails as long as a rule holds the node's disk."""
+
+    nodes: tuple[str, ...]
+
+    async def inject(self, target):
+        await target.kill(self.nodes)
+
+    async def heal(self, target):
+        if target.disk(self.nodes[0]).held:
+            raise TargetError("no room")
+        await target.start_node(self.nodes[0])
+
+
+async def test_a_part_that_cannot_heal_before_another_is_healed_behind_it(tmp_path):
+    """Otherwise the rules of a full disk stayed for the rest of the run, as in seed 14 of the swarm."""
+    target = FakeTarget(tmp_path)
+    filled = DiskRules((NODE,), (Rule("space", used_permille=1000),))
+    whole = Composed((NODE,), (Act(0.0, filled), Act(0.0, StartsOnlyWithRoom((NODE,)))))
+    await whole.inject(target)
+    await whole.heal(target)
+    assert not target.disk(NODE).held
+    assert NODE in target.running
+
+
+async def test_a_part_that_can_never_heal_is_an_error_and_keeps_no_other_from_healing(tmp_path):
+    target = FakeTarget(tmp_path)
+    target.disk(NODE).hold("another fault", (Rule("space", used_permille=1000),))
+    filled = DiskRules((NODE,), (Rule("space", used_permille=1000),))
+    whole = Composed((NODE,), (Act(0.0, filled), Act(0.0, StartsOnlyWithRoom((NODE,)))))
+    await whole.inject(target)
+    with pytest.raises(TargetError, match="no room"):
+        await whole.heal(target)
+    assert list(target.disk(NODE).held) == ["another fault"]
 
 
 class OneProcess(SignalledNodes):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..disk.control import Rule
+from ..errors import ChaosError
 from ..target import Target
 from .base import Fault, FaultKind, Surroundings
 from .disk import DiskRules
@@ -36,7 +37,11 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """Faults that are injected and healed one after another. `heal` heals all of them in the opposite order."""
+    """Faults that are injected and healed one after another. `heal` heals all of them in the opposite order.
+
+    A part may be unable to heal before the others have: no node starts while another part keeps its disk full. Such a
+    part is healed again at the end.
+    """
 
     nodes: tuple[str, ...]
     acts: tuple[Act, ...]
@@ -49,7 +54,13 @@ class Composed:
 
     async def heal(self, target: Target) -> None:
         """End the fault."""
+        refused = []
         for fault in reversed(dict.fromkeys(act.fault for act in self.acts)):
+            try:
+                await fault.heal(target)
+            except (ChaosError, OSError):
+                refused.append(fault)
+        for fault in refused:
             await fault.heal(target)
 
 
