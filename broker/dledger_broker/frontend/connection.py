@@ -62,8 +62,8 @@ class ConnectionOwner(Protocol):
     def admit(self, connection: ClientConnection) -> bool:
         """Take a new connection. Return False if there are too many already."""
 
-    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds], began: float) -> None:
-        """Have the whole frames in `data` handled at the end of this turn. Cutting them began at `began`."""
+    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
+        """Have the whole frames in `data` handled at the end of this turn."""
 
     def handle_reads(self) -> None:
         """Handle the received frames now."""
@@ -186,7 +186,6 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         if self._is_over:
             return
         self.active = True
-        began = self._listener.loop.time()
         if self.arrived:
             self._pieces.add(data)
             size = len(data)
@@ -204,12 +203,12 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             if frames:
                 if not self._greeted:
                     self._greet(data, frames[0])
-                if (
-                    len(data) > SMALL_HEADER_BYTES
-                    and max([body - header for header, body, _, _ in frames]) > SMALL_HEADER_BYTES
-                ):
-                    frames = self._within_limits(data, frames, began)
-                self._listener.received(self, data, frames, began)
+                largest = frames[0][1] - frames[0][0]
+                if len(frames) > 1 and len(data) > SMALL_HEADER_BYTES:
+                    largest = max([body - header for header, body, _, _ in frames])
+                if largest > SMALL_HEADER_BYTES:
+                    frames = self._within_limits(data, frames)
+                self._listener.received(self, data, frames)
             if consumed < len(data):
                 self._keep_rest(data, consumed)
         except FrameError as error:
@@ -225,9 +224,9 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             self._counters.max_in_flight += 1
             self.update_reading()
 
-    def _within_limits(self, data: bytes, frames: list[FrameBounds], began: float) -> list[FrameBounds]:
+    def _within_limits(self, data: bytes, frames: list[FrameBounds]) -> list[FrameBounds]:
         """Return the frames whose headers may be decoded, and answer all other frames. Raises `FrameError` if that is
-        impossible. Cutting the frames began at `began`.
+        impossible.
         """
         kept: list[FrameBounds] = []
         for frame in frames:
@@ -241,7 +240,7 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             self._counters.headers_refused += 1
             request = undecoded(serialize_type, header)
             if request is None or request.is_response:
-                self._listener.received(self, data, kept, began)
+                self._listener.received(self, data, kept)
                 raise FrameError(fault)
             if not request.is_oneway:
                 self._send((encode_command(make_response(request, ResponseCode.MESSAGE_ILLEGAL, fault)),))

@@ -36,6 +36,8 @@ TURN_S: Final = 0.03
 """Maximum time in seconds of a turn for received requests. The rest waits for the next turn, and so do its
 connections.
 """
+MEASURED_CUTS: Final = 32
+"""Number of frames, KiB and reads that may be cut before the clock is read. The clock costs as much as a short cut."""
 STEP_FRAMES: Final = 1_024
 """Maximum number of requests that are handled before the time is checked. A turn usually has fewer sends."""
 MAX_WAITING_BYTES: Final = 16 << 20
@@ -118,8 +120,12 @@ class Listener:
         self._is_turn_due = False
         self._spent_s = 0.0
         """Time in seconds that received requests took in this turn."""
-        self._cut_s = 0.0
-        """Time in seconds that cutting reads into frames took since the last turn began."""
+        self._cutting_since = 0.0
+        """Time of the last turn, or of the first read behind it if nothing was to be done before."""
+        self._unmeasured = 0
+        """Frames and KiB that were cut since the clock was read last."""
+        self._cut_too_long = False
+        """True if cutting reads into frames has taken the time of a turn."""
         self._waiting: set[ClientConnection] = set()
         """Connections that are not read until their received requests have had their turn."""
         self._lost: set[ClientConnection] = set()
@@ -238,23 +244,31 @@ class Listener:
         self._unproven.discard(connection)
         self._admission.exempt(connection)
 
-    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds], began: float) -> None:
-        """Have the whole frames in `data` handled at the end of this turn. Cutting them began at `began`."""
-        self._cut_s += self.loop.time() - began
+    def received(self, connection: ClientConnection, data: bytes, frames: list[FrameBounds]) -> None:
+        """Have the whole frames in `data` handled at the end of this turn."""
         self._reads.append((connection, data, frames))
         self._read_bytes += len(data)
         self._read_frames += len(frames)
+        self._unmeasured += 1 + len(frames) + (len(data) >> 10)
         if not self._is_turn_due:
-            self._is_turn_due = True
-            self.loop.call_soon(self._turn)
+            self._schedule_turn()
+            self._cutting_since = self.loop.time()
         if self._read_bytes >= TURN_BYTES:
             self.handle_reads()
-        if self._cut_s >= TURN_S and not self.is_full:
+        if self._unmeasured >= MEASURED_CUTS:
+            self._measure_cutting()
+
+    def _measure_cutting(self) -> None:
+        """Read no connection before the next turn if cutting reads into frames has taken the time of a turn."""
+        self._unmeasured = 0
+        if not self.is_full and self.loop.time() - self._cutting_since - self._spent_s >= TURN_S:
+            self._cut_too_long = True
             self._note_waiting()
 
     def _turn(self) -> None:
         self._is_turn_due = False
-        self._spent_s = self._cut_s = 0.0
+        self._cutting_since = self.loop.time()
+        self._spent_s, self._unmeasured, self._cut_too_long = 0.0, 0, False
         if self._unreported_losses:
             self._report_losses()  # first, because requests of other clients may fill every turn
         self.handle_reads()
@@ -277,9 +291,7 @@ class Listener:
         if self._reads:
             self._schedule_turn()
         before, self._waiting = self._waiting, {connection for connection, _, _ in self._reads}
-        is_full = (
-            self._read_bytes > MAX_WAITING_BYTES or self._read_frames > MAX_WAITING_FRAMES or self._cut_s >= TURN_S
-        )
+        is_full = self._read_bytes > MAX_WAITING_BYTES or self._read_frames > MAX_WAITING_FRAMES or self._cut_too_long
         changed = self._connections if is_full != self.is_full else before ^ self._waiting
         self.is_full = is_full
         for connection in list(changed):
