@@ -33,6 +33,9 @@ MAX_FOUND_BYTES: Final = 8 << 20
 SHARE: Final = 0.5
 """Maximum share of the time for reading the log, while readers of the queues wait."""
 RETRY_S: Final = 5.0
+"""Minimum interval in seconds between two attempts to mend a queue. It doubles with each failure."""
+MAX_RETRY_S: Final = 60.0
+"""Maximum interval in seconds between two attempts. Each may read the whole log."""
 FIRST_SCRUB_S: Final = 60.0
 SCRUB_S: Final = 3600.0
 """Interval in seconds between two rounds of the scrub."""
@@ -179,6 +182,7 @@ class QueueMender:
             raise failure
 
     async def _mend_when_needed(self) -> None:
+        pause_s = RETRY_S
         while True:
             if self.is_whole:  # otherwise an exception ended the last run
                 await self._mend_needed.wait()
@@ -187,7 +191,18 @@ class QueueMender:
                 await self.mend()
             except (LogError, OSError, RecordError) as error:
                 _logger.warning("event=queues_not_mended queues=%d error=%r", len(self._queues.damaged), str(error))
-                await slept(self._env, RETRY_S)
+                await self._more_is_damaged(pause_s)
+                pause_s = min(2 * pause_s, MAX_RETRY_S)
+            else:
+                pause_s = RETRY_S
+
+    async def _more_is_damaged(self, timeout_s: float) -> None:
+        """Wait until another queue is damaged, or for `timeout_s`."""
+        timer = self._env.call_later(timeout_s, self._mend_needed.set)
+        try:
+            await self._mend_needed.wait()
+        finally:
+            timer.cancel()
 
     async def _fill(self, gaps: list[_Gap], behind: int) -> None:
         """Write the missing units, from the log. Gaps with records that cannot be read fail."""

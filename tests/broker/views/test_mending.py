@@ -2,9 +2,11 @@
 
 import errno
 import struct
+from itertools import pairwise
 
 import pytest
 
+from dledger.environment import slept
 from dledger.errors import CorruptionError
 from dledger.testing.disk import SimDisk
 from dledger_broker.testing import START_MS, BrokerInMemory, FakeLog, Message
@@ -204,6 +206,30 @@ def test_a_queue_that_cannot_be_mended_keeps_no_other_queue_damaged(broker, faul
         log.data[at + 27] ^= 1
     mend(broker)
     assert broker.bodies("orders") == bodies()
+
+
+def test_a_queue_that_cannot_be_mended_has_the_log_read_ever_more_rarely_until_another_is_damaged(broker, monkeypatch):
+    mender, queues, attempts = broker.machine.mender, broker.machine.queues, []
+
+    async def fail() -> None:
+        attempts.append(broker.env.now())
+        raise CorruptionError("the log has no record of it")
+
+    monkeypatch.setattr(mender, "mend", fail)
+
+    async def watched() -> None:
+        mender.start()
+        queues.found_damage(broker.queue("orders").view, 0, CorruptionError("as a reader found"))
+        await slept(broker.env, 200.0)
+        before = len(attempts)
+        queues.found_damage(broker.queue("others").view, 0, CorruptionError("as the scrub found"))
+        await slept(broker.env, 1.0)
+        assert len(attempts) == before + 1
+        mender.abandon()
+
+    broker.run(watched())
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert pauses == pytest.approx([5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 5.0])
 
 
 def test_a_store_time_is_not_looked_up_in_a_record_of_another_unit(broker):
