@@ -4,13 +4,12 @@ MessagePack.
 
 from __future__ import annotations
 
-import errno
 from typing import TypeVar
 
 import msgspec
 
 from dledger.store.disk import Disk, write_file_durably
-from dledger.store.unreadable import is_lost_name
+from dledger.store.unreadable import is_lost
 from dledger_base.checksum import crc32
 
 _CRC_BYTES = 4
@@ -30,13 +29,13 @@ def read_checked(disk: Disk, path: str, kind: type[T]) -> T | None:
     try:
         file = disk.open(path)
     except OSError as error:
-        if not isinstance(error, FileNotFoundError) and not is_lost_name(error):
+        if not is_lost(error):
             raise
         return None
     try:
         data = file.pread(file.size(), 0)
     except OSError as error:
-        if error.errno not in (errno.EIO, errno.EBADMSG):
+        if not is_lost(error):
             raise
         return None
     finally:

@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 
 from dledger.errors import CorruptionError
 from dledger.store.disk import Disk, File
+from dledger.store.unreadable import is_lost
 from dledger_base.checksum import crc32
-from dledger_broker.views.unitfiles import UNREADABLE
 from dledger_remoting.filters.tags import java_hash
 
 HEADER: Final = Struct(">qqqqii")
@@ -168,7 +168,7 @@ def _read(file: File, path: str, size: int, offset: int) -> bytes:
     try:
         data = file.pread(size, offset)
     except OSError as error:
-        if error.errno not in UNREADABLE:
+        if not is_lost(error):
             raise
         raise IndexDamageError(f"{path} cannot be read at byte {offset}: {error}") from error
     if len(data) != size:

@@ -18,6 +18,7 @@ import msgspec
 
 from dledger.format import blank_length, parse_entry
 from dledger.store.disk import Disk
+from dledger.store.unreadable import is_lost
 from dledger.types import EntryKind
 from dledger_broker.views.checked import read_checked, write_checked
 from dledger_broker.views.keyfile import (
@@ -29,7 +30,6 @@ from dledger_broker.views.keyfile import (
     key_hash,
 )
 from dledger_broker.views.keyscan import scan_keys
-from dledger_broker.views.unitfiles import UNREADABLE
 
 DIRECTORY: Final = "keyindex"
 CHECKPOINT: Final = f"{DIRECTORY}/checkpoint"
@@ -121,11 +121,7 @@ class KeyIndex:
             else:
                 checkpoint = None
         except (OSError, struct.error, ValueError, IndexDamageError) as error:
-            if (
-                isinstance(error, OSError)
-                and not isinstance(error, FileNotFoundError)
-                and error.errno not in UNREADABLE
-            ):
+            if isinstance(error, OSError) and not is_lost(error):
                 raise
             _logger.warning("event=key_index_rebuilt reason=%r", str(error))
             checkpoint = None

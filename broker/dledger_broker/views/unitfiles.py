@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -13,6 +12,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 from dledger.errors import BusyError
 from dledger.store.disk import OUT_OF_FILES, Disk, File
 from dledger.store.open_files import share_of_files
+from dledger.store.unreadable import is_lost
 from dledger_broker.views.stamps import are_whole, stamped, state
 from dledger_broker.views.units import FILLER, UNIT_BYTES, UNITS_PER_FILE
 
@@ -26,8 +26,6 @@ MAX_NAME_BYTES = 255
 """Maximum length of the name of a file or directory on the usual file systems. Names of topics are ASCII."""
 UNITS_PER_READ = 50_000
 """Number of units that are verified at a time: 1 MB."""
-UNREADABLE = frozenset((errno.EIO, errno.EBADMSG))
-"""Errors of a read that mean the same as a failed checksum."""
 _KEPT_NAMES = 1024
 """Number of cached names, which need not be built again for the next read."""
 
@@ -297,7 +295,7 @@ class QueueFileWriter:
                 file = self.files.get(self._layout.path(directory, offset))
                 units = file.pread(count * UNIT_BYTES, self._layout.place(offset))
             except OSError as error:
-                if isinstance(error, FileNotFoundError) or error.errno in UNREADABLE:
+                if is_lost(error):
                     return None
                 raise
             if len(units) != count * UNIT_BYTES or not are_whole(units, seed, offset):

@@ -14,9 +14,10 @@ from dledger.environment import BACKGROUND, COLD, Environment
 from dledger.errors import BusyError, CorruptionError
 from dledger.store.disk import Disk, File
 from dledger.store.open_files import share_of_files
+from dledger.store.unreadable import is_lost
 from dledger_base.loop_guard import excepted
 from dledger_broker.views.stamps import are_whole, state
-from dledger_broker.views.unitfiles import UNREADABLE, FileLayout
+from dledger_broker.views.unitfiles import FileLayout
 from dledger_broker.views.unitfiles import opened as opened_file
 from dledger_broker.views.units import UNIT_BYTES
 
@@ -72,7 +73,7 @@ def read_units(
 
 
 def _damaged(path: str, offset: int, error: OSError) -> CorruptionError | OSError:
-    if isinstance(error, FileNotFoundError) or error.errno in UNREADABLE:
+    if is_lost(error):
         return _damage(path, offset, str(error))
     return error
 

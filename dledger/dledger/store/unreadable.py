@@ -4,7 +4,7 @@ Unreadable bytes and bytes that fail their checksum are treated alike. Code that
 which returns stand-in bytes that fail every check. Code that does not verify gets a `CorruptionError`.
 
 A name that the disk cannot look up is lost as well. That is an error, unless the file can be made anew
-(`is_lost_name`).
+(`is_lost_name`, `is_lost`).
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ def is_lost_name(error: object) -> bool:
     Only files that can be made anew from others may then count as missing.
     """
     return isinstance(error, OSError) and error.errno in _LOST_NAME
+
+
+def is_lost(error: object) -> bool:
+    """Return whether a file is missing or cannot be read. Only files that can be made anew may be treated so."""
+    return isinstance(error, FileNotFoundError) or is_lost_name(error)
 
 
 def read_error(action: str, error: OSError) -> LogError:

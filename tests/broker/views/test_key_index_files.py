@@ -265,7 +265,11 @@ def test_a_closed_key_index_sends_queries_to_other_nodes():
 
 
 @pytest.mark.parametrize(
-    "fault", ["checkpoint", "20231114221320010", "20231114221320059", "all", "rot", "incarnation", "no checksums"]
+    "fault",
+    [
+        *("checkpoint", "20231114221320010", "20231114221320059", "all", "rot", "incarnation", "no checksums"),
+        *("inode of 20231114221320010", "inode of 20231114221320059"),
+    ],
 )
 def test_an_index_that_is_not_whole_or_not_of_this_node_and_version_is_built_again(fault):
     broker = filled()
@@ -281,6 +285,9 @@ def test_an_index_that_is_not_whole_or_not_of_this_node_and_version_is_built_aga
     elif fault == "no checksums":
         checkpoint = read_checked(broker.disk, CHECKPOINT, IndexCheckpoint)
         write_checked(broker.disk, CHECKPOINT, msgspec.structs.replace(checkpoint, format=0))
+    elif fault.startswith("inode of "):
+        path = fault.replace("inode of ", "keyindex/")
+        broker.disk.fail(lambda operation, opened: (operation, opened) == ("open", path), errno.EUCLEAN)
     else:
         broker.disk.unlink(f"keyindex/{fault}")
     again.run(again.machine.keys.load())

@@ -107,7 +107,7 @@ def test_a_rotten_unit_is_neither_sent_nor_skipped_and_its_file_is_mended(broker
     assert broker.machine.mender.mended == 1
 
 
-@pytest.mark.parametrize("loss", ["lost", "cut", "unreadable", "zeros", "all", "swapped"])
+@pytest.mark.parametrize("loss", ["lost", "cut", "unreadable", "broken inode", "zeros", "all", "swapped"])
 def test_a_lost_or_damaged_queue_file_is_rewritten_while_its_node_runs(broker, loss):
     disk = broker.disk
     if loss == "lost":
@@ -116,6 +116,8 @@ def test_a_lost_or_damaged_queue_file_is_rewritten_while_its_node_runs(broker, l
         disk.open(SECOND).truncate(5 * UNIT_BYTES)
     elif loss == "unreadable":
         disk.fail(lambda name, path: name == "pread" and path == SECOND, errno.EIO)
+    elif loss == "broken inode":
+        disk.fail(lambda name, path: name == "pread" and path == SECOND, errno.EUCLEAN)
     elif loss == "zeros":
         disk.open(SECOND).pwrite(bytes(3 * UNIT_BYTES), UNIT_BYTES)
     elif loss == "all":
