@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from threading import Event
 
 import pytest
 from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, record, served, source
@@ -40,6 +41,10 @@ class Topic:
         """
         self.asked: list[str] = []
         self.verified: list[int] = []
+        self.is_told = Event()
+        """Set once the node was told to check its rotten record, or has none."""
+        if rotten is None:
+            self.is_told.set()
         self._rotten = rotten
         self._matching = range(messages) if matching is None else matching
         self._positions = [FIRST_POSITION + 100 * n if n < before else COMMIT + 100 * n for n in range(messages)]
@@ -51,6 +56,7 @@ class Topic:
         start = int(request.ext["queueOffset"])
         if "verify" in request.ext:
             self.verified.append(start)
+            self.is_told.set()
         matching = range(len(self._positions)) if self.asked[-1] == "*" else self._matching
         offsets = [offset for offset in range(start, len(self._positions)) if offset in matching][:PER_ANSWER]
         following = offsets[-1] + 1 if offsets else len(self._positions)
@@ -75,7 +81,10 @@ def values(*topics: Topic, fail_on_data_loss: bool, tags: frozenset[str] | None 
         loss = {"fail_on_data_loss": fail_on_data_loss, "row_filter": RowFilter(tags=tags)}
         planned = source(namesrv, read_timeout_s=2.0, columns=("value", "offset"), **loss)
         part = QueueRange(planned, Queue("t", GROUP, 0), 0, 6, FIRST_POSITION, COMMIT, 0)
-        return [row["value"] for batch in read_range(part) for row in batch.to_pylist()]
+        found = [row["value"] for batch in read_range(part) for row in batch.to_pylist()]
+        for topic in topics:
+            assert topic.is_told.wait(30.0)  # a reader does not wait for the node's answer
+        return found
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
