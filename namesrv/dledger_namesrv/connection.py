@@ -6,14 +6,11 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol
 
-from dledger_base.first_requests import FIRST_REQUEST_S, FirstRequest
-from dledger_base.request_memory import RequestMemory
+from dledger_base.accepted_connection import AcceptedConnection, Host
 from dledger_base.request_turns import RequestTurns
-from dledger_base.secured_writes import is_secured, write_secured
-from dledger_base.telling import Telling
-from dledger_base.unread_answers import UnreadAnswers
+from dledger_base.secured_writes import write_secured
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError
@@ -28,21 +25,12 @@ from .metrics import NameServerCounters
 log = logging.getLogger("dledger.namesrv")
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(Host, Protocol):
     """Server of a connection."""
 
     config: NameServerConfig
     counters: NameServerCounters
-    request_memory: RequestMemory
-    stranger_memory: RequestMemory
-    """Memory for requests of connections that have signed nothing, while access control is on."""
-    unread: UnreadAnswers
     turns: RequestTurns
-    telling: Telling
-
-    @property
-    def judges(self) -> bool:
-        """True if access control is on."""
 
     def admit(self, connection: Connection) -> bool:
         """Count a new connection; False if there are too many."""
@@ -59,43 +47,25 @@ class ConnectionOwner(Protocol):
         """Forget a connection and everything that depends on it."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(AcceptedConnection):
     """A connection with a number. The route table uses the number to find the nodes that registered over it."""
 
     def __init__(self, owner: ConnectionOwner, number: int) -> None:
+        super().__init__(owner)
         self.number = number
-        self.address = HostAddress("0.0.0.0", 0)
+        self.address: HostAddress = HostAddress("0.0.0.0", 0)
         self.last_active = 0.0
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(owner.config.max_frame_bytes)
-        self._transport: asyncio.Transport | None = None
-        self._is_secured = False
-        self._is_over = False
-        """True if the connection is read no longer."""
-        self._slow_timer: asyncio.TimerHandle | None = None
         self._first_bytes = b""
-        self._waits_for_memory = self._waits_for_turn = False
-        self.arrived = self.missing = 0
-        self._request_memory = owner.request_memory
-        self._is_proven = False
         self._pending_answers: set[asyncio.Task[None]] = set()
-        self._first_request: FirstRequest | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start, unless there are too many connections."""
-        transport = cast("asyncio.Transport", transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
+    def _enter(self, peer: tuple[str, int] | None) -> bool:
+        if peer:
             self.address = HostAddress(str(peer[0]), int(peer[1]))
-        self._is_secured = is_secured(transport)
         self.last_active = self._loop.time()
-        if not self._owner.admit(self):
-            self.drop()
-            return
-        transport.set_write_buffer_limits(high=self._owner.config.max_write_buffer_bytes)
-        self._first_request = FirstRequest(self, self._close_late)
+        return self._owner.admit(self)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the socket."""
@@ -104,131 +74,69 @@ class Connection(asyncio.Protocol):
         self.last_active = self._loop.time()
         self._decoder.receive_data(data)
         self._first_bytes = self._first_bytes or data[:ENOUGH_BYTES]
-        if not self._waits_for_turn:
+        if not self.waits_for_turn:
             self._process()
-        self._count_partial()
-
-    def pause_writing(self) -> None:
-        """Stop taking requests while the client does not read its answers. Drop the connection after a time limit."""
-        config = self._owner.config
-        if self._transport is not None and not self._transport.is_closing():
-            self._owner.counters.limits["max_write_buffer_bytes"] += 1
-            self._slow_timer = self._loop.call_later(config.slow_reader_timeout_ms / 1000, self._abort_slow_reader)
-            self._update_reading()
+        self._count_rest()
 
     def resume_writing(self) -> None:
         """Continue: the client has read its answers."""
-        self._stop_slow_timer()
+        super().resume_writing()
         if self._transport is not None and not self._transport.is_closing():
-            if not self._waits_for_turn:
+            if not self.waits_for_turn:
                 self._process()
-            self._count_partial()
-            self._update_reading()
+            self._count_rest()
+            self.update_reading()
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Drop everything that waits for this connection."""
-        self._is_over = True
-        self._stop_slow_timer()
-        self._stop_first_request_timer()
-        self._owner.unread.forget(self)
-        self._give_up_partial()
+        super().connection_lost(exc)
         for task in self._pending_answers:
             task.cancel()
         self._owner.connection_lost(self)
-
-    def abort(self, reason: str) -> None:
-        """Close at once, and log the reason."""
-        untold = self._owner.telling.untold(self.address.ip, reason)
-        if untold is not None:
-            log.warning("event=connection_closed peer=%s reason=%r untold=%d", self.address, reason, untold)
-        self.drop()
-
-    def drop(self) -> None:
-        """Close at once."""
-        self._is_over = True
-        if self._transport is not None:
-            self._transport.abort()
 
     async def finish(self, grace_s: float) -> None:
         """Wait a limited time until pending requests are answered; then close once the answers are written."""
         if self._pending_answers:
             await asyncio.wait(self._pending_answers, timeout=grace_s)
-        self._is_over = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def hold(self) -> None:
-        """Stop reading until `let_go` is called, because the request memory is short."""
-        self._waits_for_memory = True
-        self._update_reading()
-
-    def let_go(self) -> None:
-        """Continue reading."""
-        self._waits_for_memory = False
-        self._update_reading()
+        self.close()
 
     def prove(self) -> bool:
         """Note that a request was signed rightly. Returns False if one was before."""
-        was_proven, self._is_proven = self._is_proven, True
-        return not was_proven
+        was_trusted, self._is_trusted = self._is_trusted, True
+        return not was_trusted
 
-    @property
-    def is_strange(self) -> bool:
-        """True if the arriving request is in the memory of connections that have signed nothing."""
-        return self._request_memory is self._owner.stranger_memory
-
-    def cut_off(self, why: str) -> None:
-        """Close the connection and give up what has arrived of its request."""
-        self._give_up_partial()
-        self.abort(why)
-
-    def _update_reading(self) -> None:
+    def update_reading(self) -> None:
+        """Read or pause reading, as the present state requires."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._waits_for_memory or self._waits_for_turn or self._slow_timer is not None:
+        if self._waits_for_memory or self.waits_for_turn or self._write_paused:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
-    def _count_partial(self) -> None:
+    def _count_rest(self) -> None:
         """Report the unfinished part of a request after a read."""
         size = self._decoder.buffered_bytes - self.arrived
         if size > 0 and self._transport is not None and not self._transport.is_closing():
-            if not self.arrived:
-                is_strange = self._owner.judges and not self._is_proven
-                self._request_memory = self._owner.stranger_memory if is_strange else self._owner.request_memory
-            self.arrived += size
             # `missing_bytes` may be 0 or less while unread answers keep complete requests waiting
-            self.missing = max(1, self._decoder.missing_bytes)
-            self._request_memory.grew(self, size)
-
-    def _give_up_partial(self) -> None:
-        if self.arrived:
-            self._request_memory.ended(self)
-            self.arrived = self.missing = 0
-
-    def _abort_slow_reader(self) -> None:
-        config = self._owner.config
-        self._owner.counters.limits["slow_reader_timeout_ms"] += 1
-        self.abort(f"left {config.max_write_buffer_bytes} bytes unread for {config.slow_reader_timeout_ms} ms")
+            self._count_partial(size, max(1, self._decoder.missing_bytes))
 
     def _process(self) -> None:
         """Handle complete requests while the client keeps reading.
 
         Requests are handled even if the client has closed the connection after sending them.
         """
-        assert self._transport is not None
-        while self._slow_timer is None and not self._is_over:
+        while not self._write_paused and not self._is_over:
             if not self._owner.turns.has_time:
-                self._waits_for_turn = True
+                self.waits_for_turn = True
                 self._owner.turns.wait(self._continue_processing)
-                self._update_reading()
+                self.update_reading()
                 return
             try:
                 frame = self._decoder.next_frame()
                 if frame is None:
                     return
-                self._give_up_partial()
+                self._end_partial()
                 fault = header_fault(frame.serialize_type, frame.header)
                 if fault:
                     self._refuse_header(frame, fault)
@@ -237,24 +145,24 @@ class Connection(asyncio.Protocol):
             except FrameError as error:
                 self._owner.counters.frames_refused += 1
                 refusal = tls_refusal(self._first_bytes)
-                if refusal is not None:
+                if refusal is not None and self._transport is not None:
                     self._transport.write(TLS_ALERT)
-                self.abort(str(refusal or error))
+                self.end(f"it broke the protocol: {(refusal or error).remark}")
                 return
             if request.is_response:
                 continue
-            self._stop_first_request_timer()
+            self._note_first_request()
             if not self._owner.may_ask(self, request.code):
-                self.drop()
+                self.abort()
                 return
             self._handle(request)
 
     def _continue_processing(self) -> None:
         """Continue with the requests that had to wait for a turn of the event loop."""
-        self._waits_for_turn = False
+        self.waits_for_turn = False
         self._process()
-        self._count_partial()
-        self._update_reading()
+        self._count_rest()
+        self.update_reading()
 
     def _refuse_header(self, frame: Frame, fault: str) -> None:
         """Answer a request that is not decoded. Raises `FrameError` if that is impossible.
@@ -325,23 +233,3 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(frame)
         self._owner.unread.note(self, self.unread_bytes)
-
-    @property
-    def unread_bytes(self) -> int:
-        """Size of the answers that the kernel has not taken yet, in bytes."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    def _stop_first_request_timer(self) -> None:
-        """Stop the timer of the first request."""
-        if self._first_request is not None:
-            self._first_request.came()
-            self._first_request = None
-
-    def _close_late(self) -> None:
-        self._owner.counters.limits["idle_timeout_ms"] += 1
-        self.abort(f"nothing arrived of its first request for {FIRST_REQUEST_S:g} s")
-
-    def _stop_slow_timer(self) -> None:
-        if self._slow_timer is not None:
-            self._slow_timer.cancel()
-            self._slow_timer = None

@@ -73,6 +73,18 @@ class NameServerCounters:
         """Count a closed connection: all connections together had left `max_unread_bytes` unread."""
         self.limits["max_unread_bytes"] += 1
 
+    def count_unread_pause(self) -> None:
+        """Count a connection that was not read, because its client left `max_write_buffer_bytes` of answers unread."""
+        self.limits["max_write_buffer_bytes"] += 1
+
+    def count_slow_reader(self) -> None:
+        """Count a connection that was closed because its client did not read in time."""
+        self.limits["slow_reader_timeout_ms"] += 1
+
+    def count_silence(self) -> None:
+        """Count a connection that was closed after too long a silence."""
+        self.limits["idle_timeout_ms"] += 1
+
     def count_slow_sender(self) -> None:
         """Count a connection that was closed because it did not send the rest of its request while others waited."""
         self.limits["slow_sender_timeout_ms"] += 1

@@ -100,7 +100,7 @@ class Places:
     def _drop(self, stranger: Connection, why: str) -> None:
         self._admission.refuse_beyond(stranger, why)
         self.lost(stranger)
-        stranger.drop()
+        stranger.abort()
 
 
 def within(config: NameServerConfig, room: int) -> NameServerConfig:

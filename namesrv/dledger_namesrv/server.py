@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dledger_base.accepted_connection import ConnectionLimits
 from dledger_base.accepting import Port
 from dledger_base.certificates import Renewal, Watched
 from dledger_base.doorman import SILENCE_S, Door, DoorCounters
@@ -75,6 +76,7 @@ class NameServer:
         self.stranger_memory: RequestMemory
         self.unread = UnreadAnswers(config.max_unread_bytes, self.counters.count_unread)
         self.turns: RequestTurns
+        self.connection_limits = ConnectionLimits(config.max_write_buffer_bytes, config.slow_reader_timeout_ms)
         self.telling = Telling(of_host=LINES_OF_CLIENTS)
         self._next_connection_number = 0
         self._is_stopping = False
@@ -219,7 +221,7 @@ class NameServer:
                 await self._all_connections_lost.wait()
         except TimeoutError:
             for connection in list(self._connections):
-                connection.abort("the server stops")
+                connection.drop("the server stops")
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.gather(self._saver, return_exceptions=True)
@@ -227,6 +229,11 @@ class NameServer:
         if self._processors is not None:
             await self._processors.close()
         await self._release()
+
+    @property
+    def limit_counters(self) -> NameServerCounters:
+        """Counters of the limits of connections."""
+        return self.counters
 
     @property
     def judges(self) -> bool:
@@ -301,8 +308,7 @@ class NameServer:
             idle_since = loop.time() - self.config.idle_timeout_ms / 1000
             idle = [connection for connection in self._connections if connection.last_active < idle_since]
             for connection in idle:
-                self.counters.limits["idle_timeout_ms"] += 1
-                connection.abort(f"idle for more than {self.config.idle_timeout_ms} ms")
+                connection.end_silence(self.config.idle_timeout_ms)
 
     def _make_request_memory(self, max_bytes: int, *, are_strange: bool) -> RequestMemory:
         config = self.config

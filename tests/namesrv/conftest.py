@@ -28,7 +28,7 @@ async def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
 
 
 @pytest.fixture
-def logged():
+def logged(caplog: pytest.LogCaptureFixture):
     """Return a function that waits for a line of the server's log."""
     lines: list[str] = []
     arrived = asyncio.Event()
@@ -48,6 +48,7 @@ def logged():
     loggers = [logging.getLogger(name) for name in ("dledger.namesrv", "dledger_base")]
     handler = Keep()
     for logger in loggers:
+        caplog.set_level(logging.INFO, logger.name)
         logger.addHandler(handler)
     yield wait_for
     for logger in loggers:

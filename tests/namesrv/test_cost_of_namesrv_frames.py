@@ -214,7 +214,7 @@ async def test_no_turn_of_a_name_server_is_dear_for_any_frame(tmp_path, guarded)
         while True:
             now = time.thread_time()
             longest, last = max(longest, now - last), now
-            if answered.is_set() or not (connection._pending_answers or connection._waits_for_turn):
+            if answered.is_set() or not (connection._pending_answers or connection.waits_for_turn):
                 break
             await asyncio.sleep(0)
         connection.connection_lost(None)

@@ -128,7 +128,7 @@ async def test_metrics_count_the_limits_that_acted(tmp_path, http_port, logged):
                 client.watch("T1", server.table.version)
             assert (await client.receive()).code == ResponseCode.SYSTEM_BUSY
             await until(http_port, "limit_reached_total", "idle_timeout_ms", 1)
-            await logged("idle for more than 200 ms")
+            await logged("nothing was sent or received for 200 ms")
         await until(http_port, "connections", "", 0)
         async with connected(server) as client:
             client.writer.write(b"\xff" * 64)

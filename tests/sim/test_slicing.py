@@ -22,6 +22,7 @@ from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import LinkCounters
 from dledger.types import Lane
+from dledger_base.accepted_connection import ConnectionLimits
 from dledger_base.request_memory import RequestMemory, RequestMemoryLimits
 from dledger_base.request_turns import RequestTurns
 from dledger_base.unread_answers import UnreadAnswers
@@ -140,7 +141,8 @@ def test_the_client_port(sent: list[bytes], lengths: list[int]) -> None:
 def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> None:
     class Owner:
         config = NameServerConfig()
-        counters = NameServerCounters()
+        counters = limit_counters = NameServerCounters()
+        connection_limits = ConnectionLimits(unread_bytes=1 << 20, slow_reader_timeout_ms=1_000)
         judges = False
 
         def __init__(self) -> None:

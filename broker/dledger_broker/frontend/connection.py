@@ -11,13 +11,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
-from dledger_base.first_requests import FIRST_REQUEST_S, FirstRequest
-from dledger_base.request_memory import RequestMemory
-from dledger_base.secured_writes import is_secured, write_secured
-from dledger_base.telling import Telling
-from dledger_base.unread_answers import UnreadAnswers
+from dledger_base.accepted_connection import AcceptedConnection, Host
+from dledger_base.secured_writes import write_secured
 from dledger_broker.clients.tables import NOTIFY_FIELD
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.body_limits import STRANGER_BYTES, stranger_frame_bytes
@@ -38,26 +35,17 @@ JOIN_BYTES: Final = 64 << 10
 _NOTIFY_BYTES: Final = NOTIFY_FIELD.encode()
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(Host, Protocol):
     """The listener that accepted a connection, as the connection sees it."""
 
     node_id: str
     limits: BrokerConfig
     counters: BrokerCounters
-    request_memory: RequestMemory
-    telling: Telling
-    stranger_memory: RequestMemory
-    """Memory for requests of clients that have not signed anything, while access control is on."""
-    unread: UnreadAnswers
     loop: asyncio.AbstractEventLoop
     is_deaf: bool
     """True if no connection is read any more."""
     is_full: bool
     """True if no connection is read for now."""
-
-    @property
-    def judges(self) -> bool:
-        """True if access control is on."""
 
     def admit(self, connection: ClientConnection) -> bool:
         """Take a new connection. Return False if there are too many already."""
@@ -87,38 +75,28 @@ class ConnectionOwner(Protocol):
         """Call `flush` of a connection after the requests that are being handled, or at the end of this turn."""
 
 
-class ClientConnection(WaitsCounted, asyncio.Protocol):
+class ClientConnection(WaitsCounted, AcceptedConnection):
     """Channel of a client that is connected to this node; implements `Channel`."""
 
     is_forwarded: Final = False
 
     def __init__(self, listener: ConnectionOwner, alias: int | None = None) -> None:
+        super().__init__(listener)
         self._listener = listener
         self.alias = alias
         self._counters = listener.counters
         self._limits = listener.limits
-        self._transport: asyncio.Transport | None = None
-        self._is_secured = False
-        self._is_over = False
-        """True if nothing more is read from it."""
-        self._request_memory = listener.request_memory
         self._pieces = Pieces()
-        self.arrived = self.missing = 0
         self._frame_bytes = self._header_end = 0
         """Size of the arriving frame, while it may be too large for a client that has signed nothing."""
-        self._takes_turns = self.waits_for_turn = False
-        """True if its request has to wait for memory, or if its received frames wait for a turn of the event loop."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         """Size of the answers in `_out`, except answers to sends."""
         self._is_clogged = self._has_unread = False
         self._reading_paused = False
-        self._write_paused = False
-        self._slow_timer: asyncio.TimerHandle | None = None
-        self._first_request: FirstRequest | None = None
         self._greeted = False
         self._next_opaque = 1_000_000_000
-        self.address = HostAddress("0.0.0.0", 0)
+        self.address: HostAddress = HostAddress("0.0.0.0", 0)
         self.born_host = b"\x00" * 8
         self.key = ""
         self.in_flight = 0
@@ -132,7 +110,6 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         self.wants_leader_notices = False
         self.serialize_type = 0
         self.client_ids: set[str] = set()
-        self._is_trusted = False
 
     @property
     def is_trusted(self) -> bool:
@@ -150,31 +127,18 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         """True while the client can read answers."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or close it at once if there are too many."""
-        self._transport = transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self.address = HostAddress(str(peer[0]), int(peer[1])) if peer else HostAddress("0.0.0.0", 0)
+    def _enter(self, peer: tuple[str, int] | None) -> bool:
+        if peer:
+            self.address = HostAddress(str(peer[0]), int(peer[1]))
         self.born_host = pack_born_host(self.address)
         self.key = channel_key(self._listener.node_id)
         self.idle_since = self._listener.loop.time()
-        self._is_secured = is_secured(transport)
-        transport.set_write_buffer_limits(high=self._limits.pause_outgoing_bytes)
-        if not self._listener.admit(self):
-            self._is_over = True
-            transport.abort()
-            return
-        self._first_request = FirstRequest(self, self._close_late)
+        return self._listener.admit(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+    def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection. Requests in progress finish without it."""
-        self._transport = None
+        super().connection_lost(exc)
         self._out.clear()
-        self._listener.unread.forget(self)
-        self._cancel_slow_timer()
-        if self._first_request is not None:
-            self._first_request.came()
-        self._end_partial()
         self._listener.lost(self)
 
     def eof_received(self) -> bool:
@@ -190,9 +154,7 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             self._pieces.add(data)
             size = len(data)
             if size < self.missing:
-                self.arrived += size
-                self.missing -= size
-                self._request_memory.grew(self, size)
+                self._count_partial(size, self.missing - size)
                 if self._frame_bytes and self.arrived >= self._header_end:
                     self._refuse_large_stranger()
                 return
@@ -251,21 +213,12 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         end = len(data)
         split_frames(data, end, position, self._limits.max_frame_bytes)
         self._pieces.add(data[position:])
-        self.arrived = size = end - position
-        frame_bytes = pending_frame_bytes(data, position, end)
-        self.missing = max(1, frame_bytes - size)
-        is_strange = not self._is_trusted and self._listener.judges
-        self._request_memory = self._listener.stranger_memory if is_strange else self._listener.request_memory
-        self._request_memory.grew(self, size)
-        if is_strange and frame_bytes > STRANGER_BYTES:
+        size, frame_bytes = end - position, pending_frame_bytes(data, position, end)
+        self._count_partial(size, max(1, frame_bytes - size))
+        if self.is_strange and frame_bytes > STRANGER_BYTES:
             self._frame_bytes, self._header_end = frame_bytes, PREFIX_BYTES
             if size >= PREFIX_BYTES:
                 self._require_small()
-
-    @property
-    def is_strange(self) -> bool:
-        """True if the arriving request counts as that of a client that has signed nothing."""
-        return self._request_memory is self._listener.stranger_memory
 
     def _refuse_large_stranger(self) -> None:
         try:
@@ -292,33 +245,15 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             )
 
     def _end_partial(self) -> None:
-        """Release the memory of a frame that is complete, or given up."""
         self._frame_bytes = 0
         if self.arrived:
-            self._request_memory.ended(self)
             self._pieces.clear()
-            self.arrived = self.missing = 0
-
-    def hold(self) -> None:
-        """Stop reading until `let_go`."""
-        self._takes_turns = True
-        self.update_reading()
-
-    def let_go(self) -> None:
-        """Read again."""
-        self._takes_turns = False
-        self.update_reading()
-
-    def cut_off(self, why: str) -> None:
-        """Close the connection and give up the part of a request that has arrived."""
-        self._end_partial()
-        self.drop(why)
+        super()._end_partial()
 
     def _greet(self, data: bytes, frame: FrameBounds) -> None:
         """Note the wishes of a client of ours in its first request."""
         self._greeted = True
-        if self._first_request is not None:
-            self._first_request.came()
+        self._note_first_request()
         self._listener.greeted(self)
         if data.find(_NOTIFY_BYTES, frame[0], frame[1]) >= 0:
             self.wants_leader_notices = True
@@ -328,7 +263,7 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         self._counters.frames_refused += 1
         if "larger than the limit" in error.remark:
             self._counters.max_frame_bytes += 1
-        self._close(f"it broke the protocol: {error.remark}")
+        self.end(f"it broke the protocol: {error.remark}")
 
     def answer(self, parts: Sequence[Buffer]) -> None:
         """Collect an answer, to be written with the other answers of the turn. Nothing is collected for a lost
@@ -431,7 +366,7 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Size of the answers that the kernel has not taken yet, in bytes."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        return super().unread_bytes + sum(map(len, self._out))
 
     def _encrypt(self, transport: asyncio.Transport, parts: list[Buffer]) -> list[Buffer]:
         """Write until the client has to read first. Return the unwritten answers, which are encrypted only after the
@@ -450,29 +385,15 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Take no more requests from the client until it has caught up, because it reads too slowly."""
-        self._write_paused = True
+        super().pause_writing()
         self._set_clogged(is_clogged=True)
-        self._counters.pause_outgoing_bytes += 1
-        self.update_reading()
-        self._slow_timer = self._listener.loop.call_later(self._limits.slow_reader_timeout_ms / 1000, self._too_slow)
 
     def resume_writing(self) -> None:
         """Take requests again, because the client has caught up."""
-        self._write_paused = False
-        self._cancel_slow_timer()
+        super().resume_writing()
         if self._out:
             self._listener.schedule_flush(self)
         self._set_clogged(is_clogged=False)
-        self.update_reading()
-
-    def _too_slow(self) -> None:
-        self._counters.slow_reader_timeout += 1
-        self.drop(f"it read nothing like fast enough for {self._limits.slow_reader_timeout_ms} ms")
-
-    def _cancel_slow_timer(self) -> None:
-        if self._slow_timer is not None:
-            self._slow_timer.cancel()
-            self._slow_timer = None
 
     def update_reading(self) -> None:
         """Read or pause reading, as the present state requires."""
@@ -480,7 +401,7 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         limit = self._limits.max_in_flight // 2 if self._reading_paused else self._limits.max_in_flight
-        pause = self.waits_for_turn or self._takes_turns or self._write_paused or self.in_flight > limit
+        pause = self.waits_for_turn or self._waits_for_memory or self._write_paused or self.in_flight > limit
         pause = pause or self._listener.is_deaf or self._listener.is_full
         if pause != self._reading_paused:
             self._reading_paused = pause
@@ -489,44 +410,16 @@ class ClientConnection(WaitsCounted, asyncio.Protocol):
             else:
                 transport.resume_reading()
 
-    def close_idle(self) -> None:
-        """Close the connection after too long a silence."""
-        self._counters.idle_timeout += 1
-        self._close(f"nothing was sent or received for {self._limits.idle_timeout_ms} ms")
-
-    def _close_late(self) -> None:
-        self._counters.idle_timeout += 1
-        self._close(f"nothing arrived of its first request for {FIRST_REQUEST_S:g} s")
-
     def make_room(self) -> None:
         """Close a connection that has proven nothing, because another connection needs its place."""
         self._counters.max_connections += 1
-        self._is_over = True
-        if self._transport is not None:
-            self._transport.abort()
-
-    def drop(self, why: str) -> None:
-        """Close the connection without waiting for the client to read."""
-        self._log_end(logging.WARNING, "connection_dropped", why)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _close(self, why: str) -> None:
-        self._log_end(logging.INFO, "connection_closed", why)
-        self.close()
-
-    def _log_end(self, level: int, event: str, why: str) -> None:
-        untold = self._listener.telling.untold(self.address.ip, f"{event} {why}")
-        if untold is not None:
-            _logger.log(level, "event=%s client=%s reason=%r untold=%d", event, self.address, why, untold)
+        self.abort()
 
     def close(self) -> None:
         """Write the queued answers, then close the connection."""
-        self._is_over = True  # while closing, a transport with TLS still hands out data that it has already read
         if self._out:
             self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        super().close()
 
 
 def pack_born_host(address: HostAddress) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from dledger_base.accepted_connection import ConnectionLimits
 from dledger_base.accepting import Port
 from dledger_base.admission import Admission
 from dledger_base.doorman import SILENCE_S, Door, DoorCounters
@@ -149,6 +150,7 @@ class Listener:
         )
         self.request_memory = self._make_memory(limits.max_partial_bytes, are_strange=False)
         self.stranger_memory = self._make_memory(2 * limits.max_frame_bytes, are_strange=True)
+        self.connection_limits = ConnectionLimits(limits.pause_outgoing_bytes, limits.slow_reader_timeout_ms)
         self.telling = Telling(of_host=LINES_OF_CLIENTS)
         self.unread = UnreadAnswers(limits.max_unread_bytes, counters.count_unread)
         self.door: Final = self._make_door(tls)
@@ -433,6 +435,11 @@ class Listener:
         return self.request_memory.held_bytes + self.stranger_memory.held_bytes
 
     @property
+    def limit_counters(self) -> BrokerCounters:
+        """Counters of the limits of connections."""
+        return self.counters
+
+    @property
     def judges(self) -> bool:
         """True if access control is on."""
         return self._judging is not None and self._judging.is_on
@@ -475,7 +482,7 @@ class Listener:
                 connection.active = False
                 connection.idle_since = now
             elif (now - connection.idle_since) * 1000 >= self.limits.idle_timeout_ms:
-                connection.close_idle()
+                connection.end_silence(self.limits.idle_timeout_ms)
 
 
 def require_bindable(key: str, host: str, port: int) -> None:

@@ -230,6 +230,18 @@ class BrokerCounters:
         """Count a connection that was dropped because all connections together had left `max_unread_bytes` unread."""
         self.max_unread_bytes += 1
 
+    def count_unread_pause(self) -> None:
+        """Count a connection that was not read, because its client left `pause_outgoing_bytes` of answers unread."""
+        self.pause_outgoing_bytes += 1
+
+    def count_slow_reader(self) -> None:
+        """Count a connection that was closed because its client did not read in time."""
+        self.slow_reader_timeout += 1
+
+    def count_silence(self) -> None:
+        """Count a connection that was closed after too long a silence."""
+        self.idle_timeout += 1
+
     def count_shortage(self) -> None:
         """Count that connections had to take turns in sending large requests, or be closed, for want of memory."""
         self.max_partial_bytes += 1

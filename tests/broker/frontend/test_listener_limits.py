@@ -571,11 +571,11 @@ async def test_idle_scans_go_on_after_an_exception(make_server: MakeServer, monk
     clock.ahead_s += 200
     timer = server.listener._idle_timer
 
-    def fail(_: ClientConnection) -> None:
+    def fail(_: ClientConnection, __: int) -> None:
         raise KeyError("nobody expected that")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ClientConnection, "close_idle", fail)
+        broken.setattr(ClientConnection, "end_silence", fail)
         with pytest.raises(KeyError):
             server.listener._scan_idle()
     assert server.listener._idle_timer is not timer
