@@ -24,6 +24,7 @@ MUTANTS ?=
 RECORD ?=
 INPUT  ?=
 BENCH  ?=
+FEATURES ?=
 PEERS  ?=
 MINUTES ?= 3
 RUNS ?= 20
@@ -47,7 +48,7 @@ PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 COMPILER = command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check fix sim golden proof explore mutants needless bench bench-peers scale scale-clients scale-backlog scale-groups chaos proof-chaos wheel image audit lock clean
+.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check fix sim golden proof explore mutants needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos wheel image audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -171,6 +172,10 @@ bench: $(DEV) ## measure speed and memory beside this machine's own limits (OTHE
 bench-peers: $(DEV) ## measure other message services beside this one, in turns, three nodes each (PEERS="--peers nats --runs 1")
 	@$(COMPILER)
 	$(BIN)/python -m bench.peers.run $(PEERS)
+
+bench-features: $(DEV) ## measure single features, one after the other (FEATURES="filters quotas"; all of them take hours)
+	@$(COMPILER)
+	$(BIN)/python -m bench.features $(FEATURES)
 
 scale: ## all three of the following, whichever of them fails (MESSAGES=n, MINUTES=n; long)
 	@$(MAKE) --no-print-directory --keep-going -j1 scale-clients scale-backlog scale-groups
