@@ -1,6 +1,7 @@
 """A name server's port speaks TLS if its configuration says so."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -63,6 +64,7 @@ async def test_a_permissive_name_server_answers_everybody(tmp_path, files):
 
 
 async def test_a_plain_name_server_says_why_tls_is_refused(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     async with serving(tmp_path / "data") as server:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await connect(server, tls=True).__aenter__()
