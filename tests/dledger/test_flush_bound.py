@@ -79,6 +79,21 @@ def test_nothing_is_acknowledged_while_an_acknowledged_entry_is_old_and_on_no_ma
     assert leader.applied == 4
 
 
+def test_entries_that_had_to_be_read_first_wait_if_the_disks_have_fallen_behind_meanwhile() -> None:
+    leader = Leader()
+    assert leader.commit(1) == 1
+    leader.clock = 0.9 * BOUND_S
+    leader.engine.commit_index = 2
+    assert leader.bound.apply_limit(2) == 2, "the leader reads entry 2"
+    leader.clock = 1.1 * BOUND_S
+    assert leader.bound.apply_limit(2) == -1, "it has read the entry"
+    leader.bound.recheck()
+    assert leader.applied == 1
+    leader.store.durable = 1
+    leader.told(B, 1)
+    assert leader.applied == 2
+
+
 def test_no_more_bytes_are_acknowledged_than_the_disks_may_lack() -> None:
     leader = Leader()
     leader.engine.term_start = 50

@@ -80,11 +80,14 @@ class FlushBound:
         self._informed_leader: ReplicaId | None = None
         self._acknowledged: deque[_Acknowledged] = deque()
         self._apply_limit = -1
+        self._holds_allowed = False
+        """True if entries up to `_apply_limit` may have to wait after all."""
 
     def apply_limit(self, commit_index: int) -> int:
-        """Return the last entry, at most `commit_index`, that may be applied now.
+        """Return the last entry, at most `commit_index`, that may be applied now; -1 if none may.
 
-        A leader acknowledges entries by applying them.
+        A leader acknowledges entries by applying them. It asks again for entries that it had to read first: the disks
+        may have fallen behind meanwhile.
         """
         engine = self._engine
         if self._sync or not engine.is_leader or commit_index <= engine.term_start:
@@ -96,10 +99,11 @@ class FlushBound:
         while self._acknowledged and self._acknowledged[0].last_index <= durable_index:
             self._acknowledged.popleft()
         previous_limit = self._apply_limit = max(self._apply_limit, engine.term_start)
-        if commit_index <= previous_limit or (
-            self._acknowledged and now - self._acknowledged[0].acknowledged_at >= BOUND_S
-        ):
-            return min(previous_limit, commit_index)
+        self._holds_allowed = bool(self._acknowledged) and now - self._acknowledged[0].acknowledged_at >= BOUND_S
+        if self._holds_allowed:
+            return -1
+        if commit_index <= previous_limit:
+            return commit_index
         begin_position = self._end_position_of(previous_limit)
         end_position = self._end_position_of(self._extend_limit(previous_limit, commit_index, durable_index))
         if self._apply_limit > previous_limit:
@@ -168,7 +172,7 @@ class FlushBound:
 
     def _advance_applier(self) -> None:
         index = self._engine.commit_index
-        if self._engine.is_leader and index > self._apply_limit:
+        if self._engine.is_leader and (index > self._apply_limit or self._holds_allowed):
             self._advance(self.apply_limit(index))
             self._driver.pump()
 
@@ -208,6 +212,7 @@ class FlushBound:
         Members' messages were about the log as it was before.
         """
         self._acknowledged.clear()
+        self._holds_allowed = False
         self._durable_indexes = dict.fromkeys(self._durable_indexes, -1)
         self._informed_leader = None
         self._apply_limit = -1
