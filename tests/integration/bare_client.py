@@ -23,13 +23,11 @@ _METRIC = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.
 
 
 class BareClient:
-    """Connection to `address`, "host:port". `receive_buffer_bytes` bounds the bytes that the kernel buffers unread."""
+    """Connection to `address`, "host:port"."""
 
-    def __init__(self, address: str, *, receive_buffer_bytes: int = 0, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, address: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.socket()
-        if receive_buffer_bytes:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self._socket.settimeout(answer_seconds)
         self._socket.connect((host, int(port)))
         self._decoder = FrameDecoder()
