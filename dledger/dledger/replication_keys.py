@@ -20,8 +20,8 @@ class Replication:
         "sync",
         '`"sync"`: a message is acknowledged once a majority has written it and called fdatasync. `"async"`: once a '
         "majority has written it; a power failure of several nodes can lose acknowledged messages. A node whose host "
-        "then went down without a clean stop votes only once a leader has brought it up to date. See [a node waits "
-        "for a leader](operations/cluster.md#a-node-waits-for-a-leader)",
+        "then went down without a clean stop, or whose sync failed, votes only once a leader has brought it up to "
+        "date. See [a node waits for a leader](operations/cluster.md#a-node-waits-for-a-leader)",
         choices=("sync", "async"),
         expected="'sync' (acknowledged = on disk on a majority) or 'async' (faster, a power loss of several nodes can "
         "lose acknowledged messages)",

@@ -17,6 +17,7 @@ from dledger.replica.opening import open_directory
 from dledger.replica.replica import Replica
 from dledger.testing.disk import SimDisk
 from dledger_sim.log.group import GroupSettings
+from dledger_sim.log.workload import Workload, WorkloadSettings
 
 
 async def test_killed_processes_elect_a_leader_although_each_host_once_went_down_alone(
@@ -113,3 +114,23 @@ def test_a_record_that_rots_while_its_node_runs_is_written_anew(flush: str):
     assert msgspec.json.decode(disk.image().files[BOOT_PATH], type=BootRecord) == BootRecord(
         f"boot-{group.nodes['n0'].boots}", flush
     )
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_node_whose_sync_failed_votes_only_if_it_acknowledged_what_was_synced(flush: str):
+    """A failed sync may take what was acknowledged before it, at the next start as well as in a running node."""
+    group = started(GroupSettings(flush=flush))
+    Workload(group, Random(4), WorkloadSettings()).start()
+    node = group.nodes["n0"]
+    for fails_at_start in (False, True):
+        if fails_at_start:
+            group.kill(node.name)
+        node.failing_disk = True
+        node.disk.fail(lambda operation, path: operation == "datasync" and path.startswith("commitlog"))
+        group.start(node.name) if fails_at_start else run(group, 5.0)
+        assert (node.disk.faults, node.life) == ([], None), "it met the fault and ended"
+        group.start(node.name)
+        assert node.replica is not None
+        assert node.replica.engine.may_vote == (flush == "sync")
+        run(group, 5.0)
+        assert node.replica.engine.may_vote, "a leader has brought it up to date"

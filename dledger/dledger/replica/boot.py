@@ -1,18 +1,21 @@
 """Record of the operating system's run, which shows whether the host went down since the last start.
 
 With `flush = "async"` an acknowledgement does not wait for the disk. A process that is killed loses nothing by that,
-but a host that goes down may. `raft/boot` keeps which run of the operating system wrote the log, and how it was
-flushed.
+but a host that goes down may, and so may a sync that fails. `raft/boot` keeps which run of the operating system wrote
+the log, and how it was flushed. After a failed sync it names no run, so that the next start counts as one after the
+host went down.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from dledger.store.disk import LACKING, Disk, write_file_durably
 from dledger.store.unreadable import salvage
+from dledger_base.loop_guard import excepted
 
 PATH = "raft/boot"
 ACCEPT_LOSS_PATH = "raft/accept-loss"
@@ -65,12 +68,21 @@ class BootFile:
     def __init__(self, disk: Disk, now: BootRecord, *, recorded: bool) -> None:
         self._disk = disk
         self._now = now
+        self._is_distrusted = False
         self.recorded = recorded
 
     def record(self) -> None:
-        """Record this start. Blocks; raises `OSError`."""
-        record_boot(self._disk, self._now)
-        self.recorded = True
+        """Record this start, unless a sync has failed since. Blocks; raises `OSError`."""
+        if not self._is_distrusted:
+            record_boot(self._disk, self._now)
+            self.recorded = True
+
+    def distrust(self) -> None:
+        """Note that a sync of the log failed. Blocks."""
+        if self._now.flush == "async":
+            self._is_distrusted = True
+            with excepted("the node ends, and the native part reports a failed sync on the loop"):
+                distrust_boot(self._disk)
 
     def scrub(self) -> int:
         """Write the record anew if it has rotted, and return the number of rotten records (0 or 1).
@@ -79,7 +91,7 @@ class BootFile:
 
         A node with `flush = "async"` that finds a rotten record when it starts must assume that its host went down.
         """
-        if not self.recorded or _read(self._disk, self._now) == self._now:
+        if not self.recorded or self._is_distrusted or _read(self._disk, self._now) == self._now:
             return 0
         self.record()
         return 1
@@ -88,6 +100,25 @@ class BootFile:
 def record_boot(disk: Disk, now: BootRecord) -> None:
     """Record that everything acknowledged was written in this run of the operating system."""
     write_file_durably(disk, PATH, msgspec.json.encode(now))
+
+
+def distrust_boot(disk: Disk) -> None:
+    """Let the next start count as one after the host went down, because a sync failed.
+
+    Some file systems show the bytes of the platter after a failed sync: acknowledged entries are gone although the host
+    is up. Without this note the node would vote as if it still had them. The page cache is enough for the note, because
+    a start in another run of the operating system needs none. It takes no space if the file is there. A disk that does
+    not take even this note is not relied on either way, so errors are ignored.
+    """
+    with contextlib.suppress(OSError):
+        file = disk.open(PATH, create=True)
+        try:
+            file.pwrite(msgspec.json.encode(_SYNC_FAILED).ljust(file.size()), 0)
+        finally:
+            file.close()
+
+
+_SYNC_FAILED = BootRecord("a sync failed", "async")
 
 
 def accept_loss(disk: Disk) -> None:

@@ -21,10 +21,11 @@ from dledger.errors import (
     IdentityError,
     LostDirectoryError,
     MarkContradictedError,
+    StorageError,
     UnreadableIdentityError,
     UnreadableResetError,
 )
-from dledger.replica.boot import BootFile, BootRecord, is_loss_accepted, note_boot
+from dledger.replica.boot import BootFile, BootRecord, distrust_boot, is_loss_accepted, note_boot
 from dledger.store.disk import LACKING, Disk
 from dledger.store.earlier import join_earlier
 from dledger.store.hardstate import PATH as HARD_STATE_PATH
@@ -207,19 +208,23 @@ def open_directory(
             # The replica may have voted in a term that no entry shows. Skip more terms than elections ever use.
             hard_state = HardState(recovery.last_term + ACCEPTED_TERMS)
             hard_state_file.save(hard_state)
-    except BaseException:
+    except BaseException as error:
         hard_state_file.close()
+        if config.flush == "async" and _is_disk_error(error):
+            distrust_boot(disk)  # Recovery may have failed to sync what an earlier process left in the page cache.
         raise
     if fresh:
         disk.open(STARTED, create=True).close()
         disk.sync_dir(".")
     boot = BootRecord(boot_id, config.flush)
     may_vote, recorded = note_boot(disk, boot, clean=recovery.clean or fresh)
+    boot_file = BootFile(disk, boot, recorded=recorded)
+    store.on_failed_sync = boot_file.distrust
     if not may_vote:
         notes.append(
-            "with flush = async the host went down without a clean stop: acknowledged messages may be missing here, so"
-            " this node does not vote until a leader has brought it up to date; if no leader can be elected because"
-            " all nodes went down, accept the loss with 'dledger node recover --accept-loss'"
+            "with flush = async the host went down without a clean stop, or a sync failed: acknowledged messages may be"
+            " missing here, so this node does not vote until a leader has brought it up to date; if no leader can be"
+            " elected because all nodes went down, accept the loss with 'dledger node recover --accept-loss'"
         )
     if bootstrap and identity.initial is None and recovery.durable_index < 0:
         notes.append(
@@ -238,10 +243,16 @@ def open_directory(
         base_term,
         commit_index,
         may_vote,
-        BootFile(disk, boot, recorded=recorded),
+        boot_file,
         notes,
         IdentityFiles(disk, identity),
     )
+
+
+def _is_disk_error(error: BaseException) -> bool:
+    """Return whether a disk failed, rather than lacked space or descriptors."""
+    cause = error.__cause__
+    return isinstance(error, StorageError) and isinstance(cause, OSError) and cause.errno not in LACKING
 
 
 def _join_earlier(disk: Disk, config: ReplicaConfig, incarnation: str) -> list[str]:

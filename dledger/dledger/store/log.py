@@ -90,6 +90,8 @@ class LogStore(LogReader):
         self._space = Space(disk, index, segment_bytes, open_files)
         self.leftovers = Leftovers(disk, index, self._space, snapshots)
         self._failed = False
+        self.on_failed_sync: Callable[[], None] | None = None
+        """Called after a sync of segments has failed."""
         self._is_rewriting = False
         self._untaken_segments: Sequence[Segment] = ()
         """Segments of a replacing log that `take_replaced` has not taken yet."""
@@ -487,7 +489,7 @@ class LogStore(LogReader):
             segments,
             metas,
             MarkValue(self.end_position, self.last_index, self.last_term, self.last_chain, self.generation),
-            self._note_failure,
+            self._note_failed_sync,
             directories=directories,
         )
 
@@ -542,8 +544,10 @@ class LogStore(LogReader):
         except OSError as error:
             raise self._failure("scrubbing the durable mark", error) from error
 
-    def _note_failure(self) -> None:
+    def _note_failed_sync(self) -> None:
         self._failed = True
+        if self.on_failed_sync is not None:
+            self.on_failed_sync()
 
     def _failure(self, action: str, error: OSError) -> StorageError:
         self._failed = True
@@ -553,6 +557,7 @@ class LogStore(LogReader):
         """Return the error of an action that can be repeated as a whole, once the process may open a file again."""
         if error.errno in OUT_OF_FILES:
             return BusyError(f"{action} waits for a file: {error}")
+        self._note_failed_sync()
         return self._failure(action, error)
 
     # Retention
@@ -675,6 +680,7 @@ class LogStore(LogReader):
         except OSError as error:
             if error.errno in LACKING:
                 raise LogFullError(f"the disk is full: {error}") from error
+            self._note_failed_sync()
             raise self._failure(f"repairing {position}", error) from error
         self._damage.remove(damaged)
         return repaired

@@ -212,6 +212,7 @@ class SimGroup:
                 self._lose_power(node)
                 return False
             node.disk.kill()
+            self._judge_lost_sync(node)
             if isinstance(error, LostDirectoryError):
                 return self._rejoin(node, error, excused=has_flipped_record)
             failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
@@ -419,10 +420,17 @@ class SimGroup:
         self.nodes[name].boots += 1
         self.nodes[name].disk.crash(self.random, keep)
 
+    def _judge_lost_sync(self, node: SimNode) -> None:
+        """Have a failed sync judged as a power loss: reads may show what was there before."""
+        if node.has_lost_sync:
+            node.has_lost_sync = False
+            self.witness.power_lost(node.name)
+
     def _end_life(self, name: str) -> None:
         node = self.nodes[name]
         life, node.life = node.life, None
         node.disk.entered = node.disk.written = None
+        self._judge_lost_sync(node)
         if life is not None:
             life.environment.kill()
             self.network.leave(name)

@@ -60,6 +60,8 @@ class SimNode:
     loss_accepted: bool = False
     """True if an operator lets its next start vote, even if it has lost entries."""
     failing_disk: bool = False
+    has_lost_sync: bool = False
+    """True if a sync of the log has failed since the last start."""
     """True once an injected disk error has struck. The error may end this life, or prevent the next start."""
     sync_delay_s: float = 0.001
     hung_lanes: tuple[str, ...] = ()

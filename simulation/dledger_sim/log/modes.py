@@ -120,11 +120,13 @@ def draw_thread_plan(random: Random, kinds: Collection[str] | None = None) -> Pl
 def draw_lossless_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     """Draw a mode, half of them with threads, in which no acknowledged entry may be lost.
 
-    Where acknowledgements do not wait for the disk, no host goes down. An operator would have to accept the losses of
-    such a group, and only the log's own clients know which of their entries were lost.
+    Where acknowledgements do not wait for the disk, no host goes down and no sync fails. An operator would have to
+    accept the losses of such a group, and only the log's own clients know which of their entries were lost.
     """
     plan = draw_mode_plan(random, kinds)
-    losing = {"accept-loss", *(kind for kind in DRAWS if CLASSES[kind] == "power" and plan.group.flush == "async")}
+    losing = {"accept-loss"}
+    if plan.group.flush == "async":
+        losing |= {"disk-error", *(kind for kind in DRAWS if CLASSES[kind] == "power")}
     left = {kind: weight for kind, weight in plan.kinds.items() if kind not in losing}
     group = replace(plan.group, switch_share=random.choice((0.0, 0.0, 0.1, 0.4)))
     return replace(plan, group=group, kinds=left or {"kill": 1.0})

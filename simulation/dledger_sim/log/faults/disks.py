@@ -160,6 +160,7 @@ class DiskError:
             fails = operation == self.operation and path.startswith(self.prefix)
             if fails:
                 node.failing_disk = True
+                node.has_lost_sync |= operation == "datasync" and path.startswith("commitlog")
                 group.witness.happened["disk error met"] += 1
             return fails
 
