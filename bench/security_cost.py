@@ -29,7 +29,7 @@ from dledger_base.issuing import Authority
 from dledger_broker.features.accounts.sealing import new_key, read_key_file
 from dledger_client import Admin, Credentials, Producer, Tls
 from dledger_client.testing import LocalCluster
-from dledger_remoting.root_account import ROOT
+from dledger_remoting.accounts import ROOT
 
 BODY = b"x" * 1024
 AT_A_TIME = 64

@@ -1,13 +1,17 @@
 """Errors of the command line.
 
-A command that cannot do what was asked raises one of these; the user sees one line on stderr, never a traceback.
+A command that cannot do what was asked raises one of these; the user sees one line on stderr, never a traceback. A
+command that needs more than the base install names the command that brings it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Final
 
 import click
+
+from dledger_base.extras import install_command
 
 from .output import shown_lines
 
@@ -51,3 +55,10 @@ class ImpossibleLayoutError(LayoutError, WrongUsageError):
 
 class StartError(AdminError):
     """A process of the cluster did not come up; the text holds the end of what it printed."""
+
+
+def require(extra: str, *modules: str) -> None:
+    """Raise `AdminError` with the pip command for `extra` unless all `modules` can be imported."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise AdminError(f"this command needs the extra {extra} ({', '.join(missing)}): {install_command(extra)}")

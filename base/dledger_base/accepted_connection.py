@@ -2,21 +2,100 @@
 
 It bounds what arrives of a request, the time until the first request, and what its client leaves unread. Broker and
 name server derive their connections from `AcceptedConnection`, and decode requests in their own ways.
+
+Writes to a connection with TLS are made in pieces, so that the limits on unread answers hold for them too. A transport
+with TLS counts only the bytes that its lower transport has not taken yet. The lower transport takes
+everything that one write has encrypted, however much. After one write of 25 MiB, `get_write_buffer_size` says 0 and
+`pause_writing` is never called. If the data is written in pieces, the lower transport can report after each piece that
+it is full. Later pieces then wait in the transport with TLS, which counts them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from dledger_base.admission import Address
-from dledger_base.first_requests import FIRST_REQUEST_S, FirstRequest
 from dledger_base.request_memory import RequestMemory
-from dledger_base.secured_writes import is_secured
 from dledger_base.telling import Telling
 from dledger_base.unread_answers import UnreadAnswers
+
+PIECE_BYTES: Final = 256 << 10
+"""Maximum size of one write in bytes. About as many unread bytes of a connection are not counted."""
+
+
+def is_secured(transport: asyncio.BaseTransport) -> bool:
+    """Return whether data written to `transport` is encrypted."""
+    return transport.get_extra_info("sslcontext") is not None
+
+
+def write_secured(transport: asyncio.Transport, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write `parts` to a transport with TLS, in pieces. Stop if the transport begins to close."""
+    for piece in _split_pieces(parts):
+        if transport.is_closing():
+            return
+        transport.write(piece)
+
+
+def _split_pieces(parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+    """Yield the bytes of `parts` in pieces of `PIECE_BYTES`, the last of which may be smaller."""
+    gathered: list[memoryview] = []
+    room = PIECE_BYTES
+    for part in parts:
+        left = memoryview(part)
+        while len(left) >= room:
+            gathered.append(left[:room])
+            left = left[room:]
+            yield b"".join(gathered)
+            gathered, room = [], PIECE_BYTES
+        gathered.append(left)
+        room -= len(left)
+    if room < PIECE_BYTES:
+        yield b"".join(gathered)
+
+
+FIRST_REQUEST_S: Final = 10.0
+"""Interval in seconds between two checks of a connection.
+
+A connection is late if nothing of its first request arrived between two checks: 10 to 20 s after the last byte. So a
+slow request has more time while some of it arrives in each interval.
+"""
+
+
+class Sender(Protocol):
+    """A connection whose client sends requests."""
+
+    arrived: int
+    """Bytes of an unfinished request that are held, 0 if there is none."""
+
+
+class FirstRequest:
+    """Timer for the first request of `sender`. Calls `on_late` when the request is late, unless `came` was called."""
+
+    def __init__(self, sender: Sender, on_late: Callable[[], None]) -> None:
+        self._sender = sender
+        self._on_late = on_late
+        self._last_arrived = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._check()
+
+    def came(self) -> None:
+        """Stop the timer, because the request has come or the connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        if self._sender.arrived == self._last_arrived:
+            self._timer = None
+            self._on_late()
+            return
+        self._last_arrived = self._sender.arrived
+        self._timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._check)
+
 
 _logger = logging.getLogger(__name__)
 

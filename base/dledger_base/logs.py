@@ -1,4 +1,4 @@
-"""Format of the logs of every process: UTC time, level, logger, node, event, fields.
+"""Format and configuration keys of the logs of every process: UTC time, level, logger, node, event, fields.
 
     2026-11-25T14:52:35.559Z level=WARNING logger=dledger.node node=broker-a-n0 event=disconnected peer=broker-a-n1
     {"time":"2026-11-25T14:52:35.559Z","level":"WARNING","logger":"dledger.node","node":"broker-a-n0",
@@ -21,11 +21,13 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final, TextIO
 
 from dledger_base import native_part
+from dledger_base.config_keys.declared import ConfigValue, UnexpectedError, key
 from dledger_base.extras import package_version, pysyncobj_version
 
 FORMATS: Final = ("text", "json")
@@ -180,3 +182,23 @@ def announce(line: str) -> None:
         with contextlib.suppress(OSError):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
+
+
+def _levels(_name: str, value: ConfigValue, _base: Path) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(level in LEVELS for level in value.values()):
+        raise UnexpectedError(f"a table [log_levels] of logger = level, each level one of {', '.join(LEVELS)}")
+    return {name: str(level) for name, level in value.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLevels:
+    """Levels of the events that are logged."""
+
+    log_level: str = key("INFO", "minimum level of the events that are logged", choices=LEVELS)
+    log_levels: Mapping[str, str] = key(
+        {},
+        "minimum levels of single loggers and all below them, instead of `log_level`: `[log_levels]` with "
+        '`"dledger.net" = "WARNING"`. The page about [logs](operations/logs.md) lists the names',
+        takes="a table of loggers and levels",
+        read=_levels,
+    )

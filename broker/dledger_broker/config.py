@@ -1,4 +1,4 @@
-"""The configuration of one broker node: a TOML file, or RocketMQ's `broker.conf`.
+"""The configuration of one broker node: a TOML file, or RocketMQ's `broker.conf`, and the files that it names.
 
 `config_keys` declares the keys. docs/configuration.md explains them, and its tables follow from the declarations.
 Nothing is read from the environment. Errors are `ConfigError` with the key, the value, the expected value and the
@@ -13,18 +13,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from dledger.errors import ConfigError as LogConfigError
+from dledger.net.settings import PeerTls
 from dledger.replication_keys import Replication
+from dledger_base.access_keys import KeyFileWatch
 from dledger_base.config_keys.declared import Table
-from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
-from dledger_base.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
+from dledger_base.config_keys.origins import (
+    SUFFIXES,
+    Origin,
+    lines_of_properties,
+    lines_of_toml,
+    origins,
+    read_properties,
+)
 from dledger_base.config_keys.reading import Keys
-from dledger_base.log_keys import LogLevels
+from dledger_base.logs import LogLevels
+from dledger_base.secret import SecretFile
+from dledger_base.tls import TlsContext
 from dledger_broker.addresses import Address, is_loopback, is_unspecified
 from dledger_broker.broker_conf import with_effect
-from dledger_broker.config_keys.identity import MAX_BROKER_ID, Addresses, Identity
+from dledger_broker.config_keys.identity import MAX_BROKER_ID, Addresses, Identity, TlsConnections
 from dledger_broker.config_keys.limits import Limits
 from dledger_broker.config_keys.messages import DelayedMessages, IdempotentSends, TopicsAndGroups, Transactions
-from dledger_broker.config_keys.outgoing_tls import TlsConnections
 from dledger_broker.config_keys.process import Logs, ReadingTheLog, Retention, Timing
 from dledger_broker.errors import ConfigError
 
@@ -261,3 +271,39 @@ def _table_of(path: Path, text: str) -> Table:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StartFiles:
+    """Content of the named files, None for each file that the configuration does not name."""
+
+    group_secret: SecretFile | None
+    access_keys: KeyFileWatch | None
+    tls: TlsContext | None
+    """TLS context of the ports for clients."""
+    http_tls: TlsContext | None
+    metrics_token: str | None
+    namesrv_tls: TlsContext | None
+    peer_tls: PeerTls | None
+
+    @property
+    def contexts(self) -> list[TlsContext]:
+        """All TLS contexts of the node."""
+        links = () if self.peer_tls is None else (self.peer_tls.server, self.peer_tls.client)
+        return [one for one in (self.tls, self.http_tls, self.namesrv_tls, *links) if one is not None]
+
+
+def read_files(config: BrokerConfig) -> StartFiles:
+    """Read the files, and touch nothing else. Raises `ConfigError` that names key, file and what is wrong with it."""
+    try:
+        return StartFiles(
+            None if config.secret_file is None else SecretFile(config.secret_file),
+            None if config.access_key_file is None else KeyFileWatch(config.access_key_file),
+            config.server_context(),
+            config.http_context(),
+            config.metrics_token(),
+            config.name_server_context(),
+            config.peer_contexts(),
+        )
+    except LogConfigError as error:
+        raise ConfigError(str(error)) from error

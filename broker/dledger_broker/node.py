@@ -28,7 +28,7 @@ from dledger_base.names import first_address
 from dledger_base.secret import MIN_SECRET_BYTES, GroupSecrets
 from dledger_base.tls import TlsContext
 from dledger_broker.clients.channels import Channels
-from dledger_broker.config import BrokerConfig
+from dledger_broker.config import BrokerConfig, read_files
 from dledger_broker.errors import StartError
 from dledger_broker.features import FEATURES
 from dledger_broker.features.access.job import withheld_kinds
@@ -44,10 +44,9 @@ from dledger_broker.kernel.machine import DERIVED, BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature, Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.service import BrokerService
-from dledger_broker.start_files import read_files
 from dledger_broker.tls_fact import TlsFact, require_tls
+from dledger_remoting.accounts import NODE, node_secret
 from dledger_remoting.hosts import HostAddress
-from dledger_remoting.root_account import NODE, node_secret
 from dledger_remoting.signatures import Credentials
 
 if TYPE_CHECKING:

@@ -49,7 +49,19 @@ from dledger_remoting.topics import (
 from dledger_remoting.traces import Trace, traces_about
 
 from .arguments import checked
-from .cluster_calls import INCLUDE_ABSENT, ClusterCalls, Opening, absence, decode
+from .cluster_calls import (
+    INCLUDE_ABSENT,
+    ClusterCalls,
+    Opening,
+    absence,
+    clone_group,
+    decode,
+    live_settings,
+    put_quota,
+    quotas,
+    reset_group,
+    set_live,
+)
 from .core import ATTEMPT_SECONDS, check_response
 from .errors import (
     GroupInUseError,
@@ -58,13 +70,10 @@ from .errors import (
     RefusedError,
     refusal,
 )
-from .group_moves import clone_group, reset_group
 from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
-from .live_settings import live_settings, set_live
 from .lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, message_by_id, messages_by_key
 from .messages import MessageQueue, ReceivedMessage
 from .offsets import QueueOffsets, StartFrom, check_start
-from .quota_calls import put_quota, quotas
 from .routes import TopicRoute
 from .tls import Tls
 

@@ -6,18 +6,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from dledger_remoting.bodies import decode_fastjson_body
-from dledger_remoting.codes import RequestCode
+import msgspec
+
+from dledger_remoting.bodies import decode_fastjson_body, encode_body
+from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.errors import RemotingError
+from dledger_remoting.errors import InvalidParameter, RemotingError
 from dledger_remoting.headers import IncludeAbsentHeader, encode_ext
+from dledger_remoting.quotas import Quota, QuotaList, QuotaRow
+from dledger_remoting.resets import AT_END, CloneOffsetHeader, ResetOffsetHeader, decode_reset
 from dledger_remoting.route import ClusterInfo
 from dledger_remoting.signatures import Credentials
 
 from .arguments import above_zero
 from .core import ClientCore, check_response
 from .errors import ClientClosedError, InvalidArgumentError, NoBrokerError, refusal
+from .messages import MessageQueue
 from .nameservers import parse_addresses
+from .offsets import StartFrom
 from .tls import Tls
 
 BodyT = TypeVar("BodyT")
@@ -157,3 +163,78 @@ def decode(body_type: type[BodyT], body: bytes) -> BodyT:
         return decode_fastjson_body(body_type, body)
     except RemotingError as error:
         raise refusal(error) from error
+
+
+_NOT_SUPPORTED_CODES: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+_FIRST_TIMESTAMP: Final = 0
+
+
+async def reset_group(
+    calls: ClusterCalls, group: str, topic: str, to: StartFrom, broker_groups: Sequence[str], queue_id: int = -1
+) -> dict[MessageQueue, int] | None:
+    """Move the group in a topic's queues and return its new offsets.
+
+    Returns None if the version of a broker cannot notify the members. Other broker groups may have moved it by then.
+    """
+    timestamp = _FIRST_TIMESTAMP if to == "first" else AT_END if to == "last" else to
+    header = encode_ext(ResetOffsetHeader(topic, group, timestamp, is_force=True, queue_id=queue_id))
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    answers = await calls.ask_leaders(broker_groups, code, header, accept=_NOT_SUPPORTED_CODES)
+    if any(answer.code != ResponseCode.SUCCESS for answer in answers.values()):
+        return None
+    new_offsets: dict[MessageQueue, int] = {}
+    try:
+        for answer in answers.values():
+            for queue, offset in decode_reset(bytes(answer.body)).items():
+                new_offsets[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = offset
+    except RemotingError as error:
+        raise refusal(error) from error
+    return new_offsets
+
+
+async def clone_group(calls: ClusterCalls, source: str, target: str, topic: str | None) -> None:
+    """Give one group the offsets of another, on every broker group."""
+    header = encode_ext(CloneOffsetHeader(source, target, topic or "", offline=True))
+    await calls.ask_leaders(await calls.group_names(None), RequestCode.CLONE_GROUP_OFFSET, header)
+
+
+_LIVE_FIELD: Final = "dledgerLive"
+
+
+async def live_settings(calls: ClusterCalls, broker_groups: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the live settings by broker group.
+
+    Raises `RefusedError`, for example from brokers without live settings.
+    """
+    answers = await calls.ask_leaders(broker_groups, RequestCode.GET_BROKER_CONFIG, {})
+    settings: dict[str, dict[str, str]] = {}
+    for name, answer in answers.items():
+        text = (answer.ext or {}).get(_LIVE_FIELD, "{}")
+        try:
+            settings[name] = msgspec.json.decode(text, type=dict[str, str])
+        except msgspec.MsgspecError as error:
+            raise refusal(InvalidParameter(f"{_LIVE_FIELD} of {name} cannot be read: {error}")) from error
+    return settings
+
+
+async def set_live(calls: ClusterCalls, values: Mapping[str, str], broker_groups: Sequence[str]) -> None:
+    """Have the leaders change settings.
+
+    Raises `InvalidArgumentError` for a key or value that does not fit a line of the request.
+    """
+    for key, text in values.items():
+        if not key.strip() or "=" in key or any("\n" in part or "\r" in part for part in (key, text)):
+            raise InvalidArgumentError(f"setting {key!r} = {text!r}, expected a key and a value of one line each")
+    body = "".join(f"{key}={text}\n" for key, text in values.items()).encode()
+    await calls.ask_leaders(broker_groups, RequestCode.UPDATE_BROKER_CONFIG, {}, body)
+
+
+async def put_quota(calls: ClusterCalls, quota: Quota, broker_groups: Sequence[str]) -> None:
+    """Have the leaders set a quota, or remove it if it has no limit."""
+    await calls.ask_leaders(broker_groups, RequestCode.PUT_QUOTA, {}, encode_body(quota))
+
+
+async def quotas(calls: ClusterCalls, broker_groups: Sequence[str]) -> dict[str, list[QuotaRow]]:
+    """Return the quotas by broker group."""
+    answers = await calls.ask_leaders(broker_groups, RequestCode.LIST_QUOTAS, {})
+    return {name: decode(QuotaList, answer.body).quotas for name, answer in answers.items()}

@@ -17,12 +17,11 @@ from typing import Final, TypeAlias, cast
 
 from dledger_base.addresses import addresses_of, connect, connect_to, is_address
 from dledger_base.tls import TlsContext, handshake_failure
-from dledger_remoting.codes import LanguageCode
+from dledger_remoting.codes import OPEN_CODES, LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
 from dledger_remoting.errors import FrameError
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import split_host_port
-from dledger_remoting.name_server_codes import OPEN_CODES
 from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speakers import Speaker, speaker_of
 

@@ -1,7 +1,8 @@
 """Pauses after empty answers that came earlier than they should: the pulls could have waited for messages.
 
 A broker that already holds its maximum of waiting pulls answers "not found" at once. Without pauses, consumers with
-nothing to read would keep it busy.
+nothing to read would keep it busy. `Placed` has the node from which a queue's reader pulls, as the last answer named
+it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import asyncio
 from typing import Final
 
 from dledger_remoting.codes import ResponseCode
+
+from .leaders import LEADER_ID
 
 MIN_PAUSE_SECONDS: Final = 0.025
 MAX_PAUSE_SECONDS: Final = 1.0
@@ -34,3 +37,34 @@ class EmptyAnswers:
             return 0.0
         self._early_answers += 1
         return min(MIN_PAUSE_SECONDS * (1 << min(self._early_answers - 1, 10)), MAX_PAUSE_SECONDS)
+
+
+SHUNNED_SECONDS: Final = 30.0
+"""Time in seconds for which advice to pull from a node that did not serve is ignored."""
+
+
+class Placed:
+    """Node for the pulls of one queue: the leader, until an answer has named another node."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker_id = LEADER_ID
+        self._loop = loop
+        self._shunned: tuple[int, float] = (LEADER_ID, 0.0)
+
+    @property
+    def shunned_id(self) -> int:
+        """The named node that recently did not serve; `LEADER_ID` without such a node."""
+        broker_id, until = self._shunned
+        return broker_id if self._loop.time() < until else LEADER_ID
+
+    def follow(self, broker_id: int) -> None:
+        """Follow an answer that names the node for the next pull."""
+        self.broker_id = LEADER_ID if broker_id == self.shunned_id else broker_id
+
+    def shun(self) -> None:
+        """Ignore advice to pull from the named node for `SHUNNED_SECONDS`, because it did not serve.
+
+        The leader may still reach that node, and would name it again.
+        """
+        if self.broker_id != LEADER_ID:
+            self._shunned = self.broker_id, self._loop.time() + SHUNNED_SECONDS

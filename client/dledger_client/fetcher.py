@@ -42,13 +42,12 @@ from dledger_remoting.headers_consume import PULL_SUBSCRIPTION, PULL_SUSPEND
 from dledger_remoting.record import MessageRecord, iter_records
 
 from .core import ClientCore
-from .empty_answers import EmptyAnswers
+from .empty_answers import EmptyAnswers, Placed
 from .errors import ClientError
 from .flow import FlowControl, FlowReason
 from .leaders import LEADER_ID
 from .messages import MessageQueue, ReceivedMessage, Settlement, received_message
 from .offsets import Creations
-from .placed import Placed
 from .progress import QueueProgress
 from .subscriptions import Subscription
 

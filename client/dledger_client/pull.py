@@ -23,7 +23,7 @@ from dledger_remoting.topics import validate_group
 
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
-from .empty_answers import EmptyAnswers
+from .empty_answers import EmptyAnswers, Placed
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, pull
 from .messages import MessageQueue, ReceivedMessage, queues_in
@@ -31,7 +31,6 @@ from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offsets import Creations, Position, QueueOffsets
 from .pauses import Pauses
-from .placed import Placed
 from .subscriptions import Filter, subscription
 from .tls import Tls
 

@@ -21,9 +21,9 @@ from typing import Final
 from dledger_remoting import properties as names
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.compression import compress
-from dledger_remoting.delays import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.headers import ConsumerSendBackHeader, encode_ext
 from dledger_remoting.properties import format_properties
+from dledger_remoting.recalls import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.topics import retry_topic
 
 from .core import ClientCore

@@ -8,9 +8,8 @@ from typing import TypeAlias
 import msgspec
 
 from dledger_remoting.errors import InvalidParameter, SubscriptionParseFailed
-from dledger_remoting.filters.classes import class_name
 from dledger_remoting.filters.sql92 import SqlFilter
-from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_SQL92, EXPRESSION_TAG
+from dledger_remoting.filters.subscriptions import EXPRESSION_CLASS, EXPRESSION_SQL92, EXPRESSION_TAG, class_name
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.heartbeat import SubscriptionData
 from dledger_remoting.topics import retry_topic, validate_group, validate_topic

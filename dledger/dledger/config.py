@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from dledger.consensus.settings import RaftSettings
+from dledger.consensus.engine import RaftSettings
 from dledger.errors import ConfigError
 from dledger.net.settings import PeerTls
 from dledger.replication_keys import Replication

@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 from dledger.appending import Appended, AppendResolver
 from dledger.config import NodeConfig
 from dledger.consensus.engine import EngineKind
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger.environment import COLD, AsyncioEnvironment, Environment, called_back
 from dledger.errors import (
     CorruptionError,
@@ -27,7 +27,7 @@ from dledger.errors import (
     TrimmedError,
 )
 from dledger.log import Log
-from dledger.net.belonging import Belonging
+from dledger.net.handshake import Belonging
 from dledger.net.links import Links
 from dledger.net.requests import Handler, RequestChannel
 from dledger.net.settings import LinkCounters

@@ -14,7 +14,7 @@ from dledger.config import NodeConfig
 from dledger.consensus.engine import EngineKind
 from dledger.environment import Environment, called_back
 from dledger.errors import ContradictionError, LostDirectoryError, StateDivergedError
-from dledger.net.belonging import Belonging
+from dledger.net.handshake import Belonging
 from dledger.net.links import Links
 from dledger.net.settings import LinkLimits
 from dledger.net.transport import Receiver

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from dledger_base.refusals import Refusals
-from dledger_remoting.codes import RequestCode, request_code_name
+from dledger_remoting.accounts import NODE, ROOT, node_secret, root_secret
+from dledger_remoting.codes import OPEN_CODES, RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import NoPermission
-from dledger_remoting.name_server_codes import OPEN_CODES
-from dledger_remoting.root_account import NODE, ROOT, node_secret, root_secret
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, NOT_SIGNED, is_signed_with
 
 from .config import ConfigError, NameServerConfig
-from .files import replace_file
+from .kv import replace_file
 
 OF_NODES: Final = frozenset(
     {

@@ -1,6 +1,7 @@
 """Configuration of a name server: its keys, and the functions that read them from a file and the command line.
 
-The file is TOML, or RocketMQ's `namesrv.conf`, whose keys are accepted in TOML, too.
+The file is TOML, or RocketMQ's `namesrv.conf`, whose keys are accepted in TOML, too. Keys of that file without a
+meaning here are listed with the reason; all others are aliases.
 """
 
 from __future__ import annotations
@@ -11,18 +12,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dledger_base.access_keys import ACCESS_MODES
+from dledger_base.access_keys import ACCESS_MODES, KeyFileWatch
 from dledger_base.config_keys.declared import Alias, ConfigValue, Table, UnexpectedError, key, limit
-from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
-from dledger_base.config_keys.properties import SUFFIXES, lines_of_properties, read_properties
+from dledger_base.config_keys.origins import (
+    SUFFIXES,
+    Origin,
+    lines_of_properties,
+    lines_of_toml,
+    origins,
+    read_properties,
+)
 from dledger_base.config_keys.reading import Keys, Reading, Wording
-from dledger_base.log_keys import LogLevels
-from dledger_base.logs import FORMATS
+from dledger_base.errors import ConfigError as FileError
+from dledger_base.logs import FORMATS, LogLevels
+from dledger_base.tls import TlsContext
 from dledger_base.tls_keys import TlsPorts
 from dledger_remoting.frame import MAX_FRAME_BYTES
 
 from .kv import DEFAULT_MAX_BYTES
-from .namesrv_conf import IMPOSSIBLE, WITHOUT_EFFECT
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        "clientRequestThreadPoolNums",
+        "clientRequestThreadPoolQueueCapacity",
+        "configStorePath",
+        "defaultThreadPoolNums",
+        "defaultThreadPoolQueueCapacity",
+        "enableShutdownGracefully",
+        "kvConfigPath",
+        "needWaitForService",
+        "notifyMinBrokerIdChanged",
+        "productEnvName",
+        "rocketmqHome",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverNettyWorkerGroupEnable",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "shutdownWaitTimeSeconds",
+        "supportActingMaster",
+        "unRegisterBrokerQueueCapacity",
+        "useEpollNativeSelector",
+        "waitSecondsForService",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+"""Keys without an effect here.
+
+There are no thread pools, request queues or Netty buffers, because one event loop handles all requests. The key `data`
+replaces all paths. A live node always stands in for a missing leader, so `supportActingMaster` has no effect.
+"""
+
+IMPOSSIBLE: Final[Mapping[str, str]] = {
+    "clusterTest": "routes come from the brokers that register here, and from no other name server",
+    "enableControllerInNamesrv": "there is no controller, a group elects its leader itself",
+}
+"""Keys that may only be false, with the reason."""
+
 
 _NOTHING_IGNORED: Final[Sequence[str]] = ()
 TABLE: Final = "namesrv"
@@ -328,3 +380,32 @@ def _parse_table(path: Path, text: str) -> Table:
     if not isinstance(section, dict):
         raise ConfigError(f"{path}: {TABLE} = {section!r}: expected a table")
     return section
+
+
+@dataclass(frozen=True, slots=True)
+class StartFiles:
+    """Content of the named files, None where the configuration names none."""
+
+    access_keys: KeyFileWatch | None
+    tls: TlsContext | None
+    """Context of the port for brokers and clients."""
+    http_tls: TlsContext | None
+    metrics_token: str | None
+
+    @property
+    def contexts(self) -> list[TlsContext]:
+        """All TLS contexts that there are."""
+        return [context for context in (self.tls, self.http_tls) if context is not None]
+
+
+def read_files(config: NameServerConfig) -> StartFiles:
+    """Read the files and touch nothing else. Raises `ConfigError` that names key, file and fault."""
+    try:
+        return StartFiles(
+            None if config.access_key_file is None else KeyFileWatch(config.access_key_file),
+            config.server_context(),
+            config.http_context(),
+            config.metrics_token(),
+        )
+    except FileError as error:
+        raise ConfigError(str(error)) from error

@@ -8,9 +8,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Protocol
 
-from dledger_base.accepted_connection import AcceptedConnection, Host
+from dledger_base.accepted_connection import AcceptedConnection, Host, write_secured
 from dledger_base.request_turns import RequestTurns
-from dledger_base.secured_writes import write_secured
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.errors import FrameError, RemotingError

@@ -23,7 +23,7 @@ import msgspec
 from dledger_remoting.bodies import decode_body
 from dledger_remoting.errors import BodyError
 
-from .files import replace_file
+from .kv import replace_file
 from .records import KnownGroup
 from .table import RouteTable
 

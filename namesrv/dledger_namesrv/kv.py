@@ -1,20 +1,44 @@
 """Configuration values by namespace and key, kept over a restart.
 
-File `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`, as RocketMQ writes it. A changed file is written beside
+File `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`, as RocketMQ writes it. Each file of the data
+directory is replaced as a whole: a changed file is written beside
 the old one, synced, and renamed over it. Only then readers see the change.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from dledger_base.loop_guard import disk_work
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.errors import BodyError
 
-from .files import replace_file
+
+def replace_file(path: Path, body: bytes | Iterable[bytes]) -> None:
+    """Replace the content of a file, durably: after a crash the file has the new content or the former one.
+
+    Pass a large body in pieces: while a piece is made or written, no other thread runs Python.
+
+    Blocks, so it belongs on a thread of its own. Raises `OSError`.
+    """
+    disk_work("replace", str(path))
+    scratch = path.with_suffix(".tmp")
+    with scratch.open("wb") as file:
+        file.writelines((body,) if isinstance(body, bytes) else body)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
 
 FILE_NAME: Final = "kvConfig.json"
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"

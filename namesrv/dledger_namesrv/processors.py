@@ -65,15 +65,13 @@ from dledger_remoting.route import (
 from dledger_remoting.topics import TOPIC_UNIT, TOPIC_UNIT_SUB
 
 from .access import NameServerAccess
-from .answers import listed, success
+from .answers import fault_of_header, fault_of_topics, listed, refusal_of, shown, success
 from .auditing import AUDITED, Audited
 from .config import KEYS, ConfigError, NameServerConfig
 from .kv import ORDER_TOPIC_NAMESPACE, KVFullError, KVStore, KVStoreError
 from .metrics import UNREGISTERED, NameServerCounters
-from .names import fault_of_header, fault_of_topics, shown
 from .properties import asked_values, told_configuration
 from .records import Registered
-from .refused_codes import refusal_of
 from .table import RouteTable
 from .watch import MAX_WATCH_CHARS, MAX_WATCH_TOPICS, RouteWatches
 

@@ -32,7 +32,7 @@ from dledger_remoting.command import RemotingCommand
 
 from .access import NameServerAccess, keep_fact
 from .answers import Behind
-from .config import NameServerConfig
+from .config import NameServerConfig, read_files
 from .connection import Connection
 from .known import KnownGroupsFile
 from .kv import KVStore
@@ -40,7 +40,6 @@ from .metrics import CONNECTION_LOST, SILENT, NameServerCounters
 from .places import Places
 from .processors import Processors
 from .records import TableLimits
-from .start_files import read_files
 from .table import RouteTable
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from .errors import OptionError, UnknownOptionError
 from .offsets import EARLIEST, LATEST, MAX_NUMBER, QueueNumbers
 from .schema import selected_columns
 from .throttle import MIN_REQUEST_BYTES
-from .topics import is_broker_written
-from .wanted import RowFilter
+from .wanted import RowFilter, is_broker_written
 
 Kind: TypeAlias = Literal["batch", "stream", "batch sink", "stream sink"]
 BadRecords: TypeAlias = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]

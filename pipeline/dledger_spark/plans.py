@@ -19,7 +19,7 @@ from .errors import NO_PERMISSION, DeniedError, NoNameServerError, OptionError, 
 from .nodes import LEADER_ID, NameServers, ReplicaReader
 from .offsets import QUEUES_PER_GROUP, Offsets, Queue
 from .options import ReadOptions
-from .topics import is_left_out
+from .wanted import is_left_out
 from .wire import Connection, Response
 
 _logger = logging.getLogger(__name__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 TextKind: TypeAlias = Literal["in", "is null", "starts with", "ends with", "contains"]
 
@@ -47,3 +48,22 @@ class RowFilter:
     tags: frozenset[str] | None = None
     texts: tuple[TextCondition, ...] = ()
     sql: str | None = None
+
+
+_BROKER_WRITTEN: Final = r"rmq_sys_.*|RMQ_SYS_TRANS_.*|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC"
+_match_broker_written: Final = re.compile(_BROKER_WRITTEN, re.DOTALL).fullmatch
+_match_left_out: Final = re.compile(
+    rf"{_BROKER_WRITTEN}|RMQ_SYS_.*|TBW102|SELF_TEST_TOPIC|BenchmarkTest|OFFSET_MOVED_EVENT|CHECKPOINT_TOPIC"
+    r"|%(RETRY|DLQ)%.*",
+    re.DOTALL,
+).fullmatch
+
+
+def is_broker_written(topic: str) -> bool:
+    """Return True for a topic that only brokers read and write, such as that of delayed or uncommitted messages."""
+    return _match_broker_written(topic) is not None
+
+
+def is_left_out(topic: str) -> bool:
+    """Return True for a topic that no pattern selects: topics of the service, retry topics and dead-letter topics."""
+    return _match_left_out(topic) is not None

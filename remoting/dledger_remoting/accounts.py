@@ -2,11 +2,26 @@
 
 Format: RocketMQ's `UserInfo`, `AclInfo`, `CreateUserRequestHeader` and the request headers beside it. A rule applies to
 a subject, written `User:NAME`.
+
+The root accounts are derived from the keys of a key file. The secret of such an account is the Base64 of HMAC-SHA256
+over the account's label with a key. A client signs with the first key's secret; a server accepts the secret of each
+key.
+
+Nodes have an account of their own, which allows only registrations. A signature does not say for what request it
+was made. With a shared account, a foreign name server could forward a registration to brokers as the creation of an
+administrator.
 """
 
 from __future__ import annotations
 
+import hmac
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Final
+
 import msgspec
+
+from .signatures import Credentials
 
 SUBJECT_PREFIX = "User:"
 
@@ -78,3 +93,26 @@ class AclInfo(msgspec.Struct, frozen=True, rename="camel"):
 
     subject: str | None = None
     policies: list[PolicyInfo] | None = None
+
+
+ROOT: Final = "dledger.root"
+"""The administrators' account."""
+NODE: Final = "dledger.node"
+"""The nodes' account, which only name servers accept."""
+_LABEL: Final = b"dledger root account 1"
+_NODE_LABEL: Final = b"dledger node account 1"
+
+
+def root_secret(key: bytes) -> str:
+    """Return the administrators' secret for a key."""
+    return b64encode(hmac.digest(key, _LABEL, "sha256")).decode()
+
+
+def node_secret(key: bytes) -> str:
+    """Return the nodes' secret for a key."""
+    return b64encode(hmac.digest(key, _NODE_LABEL, "sha256")).decode()
+
+
+def root_credentials(keys: Sequence[bytes]) -> Credentials:
+    """Return the administrators' credentials, derived from the first of the keys."""
+    return Credentials(ROOT, root_secret(keys[0]))

@@ -1,6 +1,10 @@
 """Request codes, response codes, language codes and client versions of the remoting protocol.
 
 Every number is RocketMQ's own, except the numbers from 20001 on, which are ours.
+
+Requests to name servers that only read need no signature, even with access control. Clients do not sign them, nor do
+RocketMQ's. Someone who listens, or runs a foreign name server, could otherwise send an
+administrator's signed request to a broker, as another request.
 """
 
 from __future__ import annotations
@@ -321,3 +325,23 @@ def request_code_name(code: int) -> str:
         return RequestCode(code).name
     except ValueError:
         return "unknown"
+
+
+OPEN_CODES: Final = frozenset(
+    {
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.DLEDGER_ROUTE_WATCH,
+    }
+)
+"""Codes that need no signature. Every other code needs the key file, including codes that are added later."""

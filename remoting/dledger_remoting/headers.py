@@ -69,18 +69,16 @@ from .headers_range import (
     ReadRangeHeader,
     ReadRangeResponseHeader,
 )
-from .headers_replies import PushReplyHeader
 from .headers_send import (
+    CheckTransactionHeader,
     ConsumerSendBackHeader,
+    EndTransactionHeader,
+    PushReplyHeader,
     RecallMessageHeader,
     RecallMessageResponseHeader,
+    ResumeHalfHeader,
     SendMessageHeader,
     SendMessageResponseHeader,
-)
-from .headers_transactions import (
-    CheckTransactionHeader,
-    EndTransactionHeader,
-    ResumeHalfHeader,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Headers of sends and send-backs: codes 10, 310, 320, 324, 325, 36, 370."""
+"""Headers of sends, send-backs, replies and transactions: codes 10, 310, 320, 324, 325, 326, 36, 37, 370, 39, 323."""
 
 from __future__ import annotations
 
@@ -116,3 +116,59 @@ class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="came
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
     delay_time_millis: Int64 | None = None
+
+
+class PushReplyHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A reply: the fields that the replier sent, with addresses as `ip:port` and times (ms), as in a message that is
+    read.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool | None = None
+
+
+class EndTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ends a half message (37): 8 commits it, 12 rolls it back, 0 leaves it open.
+
+    `tran_state_table_offset` is its offset in the half queue, `commit_log_offset` its position in the log.
+    """
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+class CheckTransactionHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Asks a producer for the outcome of a half message (39). `bname` is the broker group."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    topic: str
+    bname: str
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class ResumeHalfHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Reopens a half message that was given up (323). `msg_id` is the id of its copy in `CHECK_MAX_TIME_TOPIC`."""
+
+    msg_id: str
+    topic: str | None = None

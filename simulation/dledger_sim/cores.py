@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dledger.core.raft import Raft
-from dledger.engines.native import start_core
+from dledger.engines.named import start_core
 from dledger_sim.engine_group import ENTRY_BYTES, EngineGroup
 
 

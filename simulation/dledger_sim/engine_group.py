@@ -42,9 +42,8 @@ from dledger.consensus.effects import (
     SendSnapshot,
     Truncate,
 )
-from dledger.consensus.engine import Engine, EngineStart, KnownLog
+from dledger.consensus.engine import Engine, EngineStart, KnownLog, RaftSettings
 from dledger.consensus.messages import Message, MessageCodec
-from dledger.consensus.settings import RaftSettings
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
 from dledger_base.invariants import invariant
 

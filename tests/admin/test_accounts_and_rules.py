@@ -11,8 +11,8 @@ from command_fakes import Entered, as_json, dledger, fails_in_one_line, recordin
 from dledger_admin.commands import account_calls
 from dledger_base.access_keys import access_keys
 from dledger_client import AccessRule, AccountInfo, Credentials
+from dledger_remoting.accounts import root_credentials
 from dledger_remoting.plain_accounts import PlainAccountHeader
-from dledger_remoting.root_account import root_credentials
 from tests.access_keys import KEY_FILE
 
 KEY = ("--key-file", str(KEY_FILE))

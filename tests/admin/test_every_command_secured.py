@@ -12,7 +12,7 @@ import pytest
 from command_tree import leaves
 
 from dledger_base.access_keys import KEY_BYTES, access_keys
-from dledger_remoting.root_account import root_credentials
+from dledger_remoting.accounts import root_credentials
 
 DLEDGER = Path(sys.executable).with_name("dledger")
 LOCAL = {

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 
-from dledger_base.secured_writes import PIECE_BYTES, is_secured, write_secured
+from dledger_base.accepted_connection import PIECE_BYTES, is_secured, write_secured
 
 UNREAD = 24 << 20
 

@@ -25,10 +25,10 @@ from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import text_of
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.requests import Buffer, WaitsCounted
 from dledger_broker.kernel.tables import Table, TableKey
-from dledger_broker.live_keys import text_of
 from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID

@@ -16,7 +16,7 @@ from broker_in_process import running as running_node
 
 from dledger.testing.ports import free_ports
 from dledger_base.config_keys.declared import ConfigValue
-from dledger_base.config_keys.properties import read_properties
+from dledger_base.config_keys.origins import read_properties
 from dledger_base.issuing import Authority
 from dledger_broker.config import build_config
 from dledger_broker.errors import ConfigError

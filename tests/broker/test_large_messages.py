@@ -10,9 +10,9 @@ from pathlib import Path
 from broker_in_process import Client, node_config, running, until
 
 from dledger_base.config_keys.declared import ConfigValue
-from dledger_broker.features.delay.by_key import records_with_key
 from dledger_broker.features.delay.messages import NAME as DELAY
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.recalls import records_with_key
 from dledger_broker.features.delay.table import TIMERS
 from dledger_broker.features.pop.commands import NAME as POP
 from dledger_broker.features.pop.table import POPPED

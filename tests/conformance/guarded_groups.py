@@ -13,7 +13,7 @@ from dledger_base.issuing import Authority
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_client import AccessRule, AccountAdmin, Credentials, SyncAdmin, Tls
 from dledger_client.testing import LocalCluster, local_cluster_fixture
-from dledger_remoting.root_account import ROOT
+from dledger_remoting.accounts import ROOT
 from tests.access_keys import KEY_FILE
 
 ROOT_ACCOUNT: Final = Credentials(ROOT, read_key_file(KEY_FILE).root_secrets[0])

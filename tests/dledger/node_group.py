@@ -11,7 +11,7 @@ from typing import Self
 
 from dledger import CommittedEntry, Leadership, Membership, Node, NodeConfig, ReplicaId, SnapshotMeta
 from dledger.consensus.engine import EngineKind
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger.errors import LogFullError, NotLeaderError, OutcomeUnknownError
 from dledger.statemachine import Restore
 from dledger.store.disk import OsDisk

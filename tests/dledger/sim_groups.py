@@ -3,7 +3,7 @@
 from random import Random
 
 from dledger.consensus.engine import EngineKind
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger_sim.log.faults import Trim
 from dledger_sim.log.group import GroupSettings, SimGroup, SimNode
 from dledger_sim.log.registers import serve_registers

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from dledger_base.config_keys.declared import Alias, ConfigValue, UnexpectedError, key, needed
-from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
+from dledger_base.config_keys.origins import Origin, lines_of_properties, lines_of_toml, origins
 from dledger_base.config_keys.page import aliases_of, table_of
-from dledger_base.config_keys.properties import lines_of_properties
 from dledger_base.config_keys.reading import Keys, Wording
 from dledger_base.invariants import InvariantError
 

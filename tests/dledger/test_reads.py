@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from dledger.consensus.effects import ReadsReady
-from dledger.consensus.settings import RaftSettings
+from dledger.consensus.engine import RaftSettings
 from dledger.core.log_table import LogTable
 from dledger.core.messages import AppendReply, HeartbeatReply, VoteReply
 from dledger.core.raft import Raft

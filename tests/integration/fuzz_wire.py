@@ -33,10 +33,10 @@ from typing import Final
 
 from dledger_base.access_keys import access_keys
 from dledger_client.testing.ports import NAMESRV_OFFSET, find_base_port
+from dledger_remoting.accounts import root_credentials
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command
 from dledger_remoting.frame import FrameDecoder, join_frame
-from dledger_remoting.root_account import root_credentials
 from dledger_remoting.signatures import Credentials, signed
 
 NODES: Final = 3

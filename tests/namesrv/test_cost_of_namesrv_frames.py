@@ -17,11 +17,11 @@ from dledger_base.access_keys import access_keys
 from dledger_base.request_turns import RequestTurns
 from dledger_broker.config import BrokerConfig
 from dledger_namesrv.connection import Connection
+from dledger_remoting.accounts import root_credentials
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_command
 from dledger_remoting.headers import RegisterBrokerHeader, encode_ext
 from dledger_remoting.registration import encode_compressed_registration, encode_registration
-from dledger_remoting.root_account import root_credentials
 from dledger_remoting.signatures import signed
 from dledger_remoting.topics import TopicConfig
 from tests.access_keys import KEY_FILE

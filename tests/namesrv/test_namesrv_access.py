@@ -11,14 +11,12 @@ from served_names import A, B, connected, serving
 
 from dledger_base.access_keys import access_keys
 from dledger_namesrv.access import OF_NODES, NameServerAccess
-from dledger_namesrv.config import ConfigError, NameServerConfig
+from dledger_namesrv.config import ConfigError, NameServerConfig, read_files
 from dledger_namesrv.processors import Processors
-from dledger_namesrv.start_files import read_files
-from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.accounts import NODE, ROOT, node_secret, root_credentials
+from dledger_remoting.codes import OPEN_CODES, RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import NoPermission
-from dledger_remoting.name_server_codes import OPEN_CODES
-from dledger_remoting.root_account import NODE, ROOT, node_secret, root_credentials
 from dledger_remoting.signatures import Credentials, signed
 from tests.access_keys import KEY_FILE
 

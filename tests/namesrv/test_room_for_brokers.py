@@ -11,10 +11,10 @@ from dledger_base.access_keys import access_keys
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.places import within
 from dledger_namesrv.server import NameServer
+from dledger_remoting.accounts import root_credentials
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command
 from dledger_remoting.headers import RouteHeader
-from dledger_remoting.root_account import root_credentials
 from tests.access_keys import KEY_FILE
 
 TOPICS, ROUTE = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_ROUTEINFO_BY_TOPIC

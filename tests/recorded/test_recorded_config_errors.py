@@ -25,8 +25,8 @@ from dledger_broker import config as broker
 from dledger_broker.config import BrokerConfig
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.errors import ConfigError as BrokerConfigError
+from dledger_namesrv import config
 from dledger_namesrv import config as name_server
-from dledger_namesrv import namesrv_conf
 from dledger_namesrv.config import NameServerConfig
 from tests.recorded.golden_files import compare
 
@@ -129,7 +129,7 @@ def test_values_of_a_stock_file() -> None:
 
 
 def test_values_of_a_stock_file_of_a_name_server() -> None:
-    keys = sorted((*name_server.KEYS.aliases, *namesrv_conf.WITHOUT_EFFECT, *namesrv_conf.IMPOSSIBLE))
+    keys = sorted((*name_server.KEYS.aliases, *config.WITHOUT_EFFECT, *config.IMPOSSIBLE))
     compare("surfaces/config_namesrv_conf", tried(keys, IN_PROPERTIES, lambda given: name_server_in(given, "n.conf")))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dledger.net.errors import PeerError, PeerFailedError, PeerTimeoutError
+from dledger.net.transport import PeerError, PeerFailedError, PeerTimeoutError
 from dledger.types import ReplicaId
 from dledger_broker.addresses import Address
 from dledger_broker.frontend import registration

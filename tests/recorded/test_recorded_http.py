@@ -30,7 +30,7 @@ from dledger_base.loop_holds import Held, LoopHolds
 from dledger_base.secret import GroupSecrets
 from dledger_broker.features.quotas.table import NAME as QUOTAS
 from dledger_broker.frontend import http as broker_http
-from dledger_broker.kernel.node_status import BrokerStatus
+from dledger_broker.frontend.http import BrokerStatus
 from dledger_broker.kernel.parts import LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.node import Broker

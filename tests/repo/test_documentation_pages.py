@@ -14,12 +14,11 @@ from dledger_broker.features.client_membership.members import LEADER_CHANGED_COD
 from dledger_broker.frontend.refused_codes import INSTEAD
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.testing import BrokerInMemory
+from dledger_namesrv.answers import INSTEAD as NAMESRV_INSTEAD
+from dledger_namesrv.config import IMPOSSIBLE, NameServerConfig
 from dledger_namesrv.config import KEYS as NAME_SERVER
-from dledger_namesrv.config import NameServerConfig
-from dledger_namesrv.namesrv_conf import IMPOSSIBLE
-from dledger_namesrv.namesrv_conf import WITHOUT_EFFECT as NAMESRV_WITHOUT_EFFECT
+from dledger_namesrv.config import WITHOUT_EFFECT as NAMESRV_WITHOUT_EFFECT
 from dledger_namesrv.processors import Processors
-from dledger_namesrv.refused_codes import INSTEAD as NAMESRV_INSTEAD
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RequestCodeNotSupported

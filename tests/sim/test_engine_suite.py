@@ -2,7 +2,7 @@
 
 import pytest
 
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger_base.invariants import InvariantError
 from dledger_sim.engine_suite import elections, leading, members, replication
 from dledger_sim.engine_suite.groups import Promise

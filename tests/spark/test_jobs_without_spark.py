@@ -20,8 +20,8 @@ from dledger_spark.jobs.verification import Replica, _verify_group, compare, log
 from dledger_spark.nodes import NameServers
 from dledger_spark.offsets import Queue
 from dledger_spark.options import read_options
-from dledger_spark.pacing import BURST_S, Pace
 from dledger_spark.plans import Cut, GroupPlan, QueueBounds
+from dledger_spark.sending import BURST_S, Pace
 
 MESSAGES = [[("a", b"one"), ("b", b"two")], [("a", b"three")], [("a", b"four"), ("a", b"five"), ("b", b"six")]]
 TOPICS = (TopicBounds("a", 0, {0: (0, 4)}), TopicBounds("b", 0, {0: (0, 2)}))

@@ -15,7 +15,7 @@ from dledger_spark.offsets import EARLIEST, LATEST, Queue, QueueNumbers, from_js
 from dledger_spark.options import read_options, write_options
 from dledger_spark.schema import NAMES, columns_table
 from dledger_spark.source import DledgerDataSource
-from dledger_spark.topics import is_broker_written, is_left_out
+from dledger_spark.wanted import is_broker_written, is_left_out
 
 BASE = {"namesrv": "a:1;b:2", "subscribe": "t"}
 

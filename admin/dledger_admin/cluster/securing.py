@@ -28,7 +28,7 @@ import msgspec
 from dledger_base.access_keys import KEY_BYTES, access_keys
 from dledger_base.errors import ConfigError
 from dledger_base.tls_keys import ENFORCING
-from dledger_remoting.root_account import root_credentials
+from dledger_remoting.accounts import root_credentials
 
 from ..errors import AdminError
 from .files import being_written, make_directory, write_durably

@@ -11,7 +11,7 @@ import click
 from dledger_base.access_keys import access_keys
 from dledger_base.errors import ConfigError
 from dledger_client import AccountAdmin
-from dledger_remoting.root_account import root_credentials
+from dledger_remoting.accounts import root_credentials
 from dledger_spark.signing import client_tls
 
 from ..errors import AdminError

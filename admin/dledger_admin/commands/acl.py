@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
+from dledger_admin.errors import require
 from dledger_client import AccessRule, AccountAdmin
 
 from ..errors import AdminError
-from ..extras import require
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
 from .account_calls import key_file_option, with_accounts

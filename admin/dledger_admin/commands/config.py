@@ -12,25 +12,24 @@ import click
 import msgspec
 
 from dledger_base.certificates import find_expired
-from dledger_base.config_keys.origins import Origin
-from dledger_base.config_keys.properties import SUFFIXES, read_properties
+from dledger_base.config_keys.origins import SUFFIXES, Origin, read_properties
 from dledger_broker.addresses import Address
 from dledger_broker.broker_conf import WITHOUT_EFFECT
 from dledger_broker.config import KEYS as BROKER_KEYS
 from dledger_broker.config import BrokerConfig
+from dledger_broker.config import StartFiles as BrokerFiles
 from dledger_broker.config import load_config as load_broker_config
 from dledger_broker.config import origins_of as origins_of_broker
+from dledger_broker.config import read_files as read_files_of_broker
 from dledger_broker.errors import ConfigError as BrokerConfigError
-from dledger_broker.start_files import StartFiles as BrokerFiles
-from dledger_broker.start_files import read_files as read_files_of_broker
 from dledger_namesrv.config import KEYS as NAMESRV_KEYS
 from dledger_namesrv.config import TABLE as NAMESRV_TABLE
 from dledger_namesrv.config import ConfigError as NamesrvConfigError
 from dledger_namesrv.config import NameServerConfig
+from dledger_namesrv.config import StartFiles as NamesrvFiles
 from dledger_namesrv.config import load_config as load_namesrv_config
 from dledger_namesrv.config import origins_of as origins_of_namesrv
-from dledger_namesrv.start_files import StartFiles as NamesrvFiles
-from dledger_namesrv.start_files import read_files as read_files_of_namesrv
+from dledger_namesrv.config import read_files as read_files_of_namesrv
 
 from ..cluster.toml_text import TomlValue, dump
 from ..errors import AdminError

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from dledger_admin.errors import require
+
 from ..demo.report import DemoReport
-from ..extras import require
 from ..output import emit, output_option
 from ..signals import ending_signals
 from .options import AbsolutePath

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from dledger_client import Admin, StartFrom
-from dledger_remoting.delays import parse_delay_levels
+from dledger_remoting.recalls import parse_delay_levels
 from dledger_remoting.retry_policies import SKIPPED_DELAYS, CustomizedRetryPolicy, GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig
 

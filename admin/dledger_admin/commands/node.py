@@ -29,8 +29,7 @@ from .completing import nodes
 from .node_changes import lead, remove
 from .node_convert import convert
 from .node_rescue import rescue
-from .options import data_option
-from .start_timeout import start_patience_s, start_timeout_option
+from .options import data_option, start_patience_s, start_timeout_option
 from .status import cluster_status
 from .status import render as render_status
 

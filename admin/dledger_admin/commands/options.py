@@ -16,6 +16,7 @@ from dledger_client import ClientError
 from dledger_client.nameservers import parse_addresses
 
 from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
+from ..cluster.starting import START_TIMEOUT_S
 from ..errors import WrongUsageError
 from .completing import broker_groups
 
@@ -135,3 +136,21 @@ def broker_groups_option(command: Command) -> Command:
         shell_complete=broker_groups,
         help="Only on this broker group; repeatable.  [default: all]",
     )(command)
+
+
+def start_timeout_option(command: Command) -> Command:
+    """Add `--timeout SECONDS`, as parameter `timeout`, beside `--detach`; see `start_patience_s`."""
+    return click.option(
+        "--timeout",
+        type=FiniteFloat(min=0),
+        metavar="SECONDS",
+        help="With --detach: give up after this time without progress of any node. Reading the log and applying "
+        f"committed entries are progress.  [default: {START_TIMEOUT_S:.0f}]",
+    )(command)
+
+
+def start_patience_s(timeout_s: float | None, *, detach: bool) -> float:
+    """Return the seconds that `--timeout` gives, or its default. Raises `click.UsageError` without `--detach`."""
+    if timeout_s is not None and not detach:
+        raise click.UsageError("--timeout goes with --detach: in the foreground nothing is given up")
+    return START_TIMEOUT_S if timeout_s is None else timeout_s

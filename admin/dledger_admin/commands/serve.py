@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ..extras import require
+from dledger_admin.errors import require
 
 
 @click.command()

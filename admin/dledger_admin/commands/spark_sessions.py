@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dledger_admin.errors import require
+
 from ..errors import AdminError
-from ..extras import require
 from .client_calls import require_name_server
 from .spark_progress import job_progress
 

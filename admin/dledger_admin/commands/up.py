@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from dledger.types import ENGINES, NATIVE_ENGINE
+from dledger_admin.errors import require
 
 from ..cluster.layout import (
     DEFAULT_BASE_PORT,
@@ -23,11 +24,9 @@ from ..cluster.manifest import require_manifest
 from ..cluster.probes import disk_warnings, fetch_all, refusals
 from ..cluster.processes import KILL_AFTER_S, stop_at_once
 from ..cluster.securing import Asked, how_to_connect
-from ..extras import require
 from ..output import emit, output_option, say
 from ..signals import ending_signals, noted_signals
-from .options import AbsolutePath, data_option
-from .start_timeout import start_patience_s, start_timeout_option
+from .options import AbsolutePath, data_option, start_patience_s, start_timeout_option
 
 
 class Started(msgspec.Struct, frozen=True):

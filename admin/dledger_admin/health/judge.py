@@ -1,16 +1,86 @@
-"""Judge of a cluster: what is wrong with it, from what its name servers and nodes told. Nothing is asked here."""
+"""Judge of a cluster: what is wrong with it, how many more failures its groups survive, and what retention takes next.
+
+It judges by what name servers and nodes have told. Nothing is asked here."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Final
 
 from .groups import LEADER_ID, GroupView, group_views
-from .keeping import disk_warnings, next_trim
 from .nodes import node_health, node_problems, stranger_health
 from .reports import ClusterHealth, Limits, NodeHealth, Problem, Survey
-from .survival import survival
+
+
+def survival(group: GroupView, limits: Limits) -> Problem | None:
+    """Return how many voters of a group work, and what the next failure does; None for a group without a leader."""
+    if group.leader is None:
+        return None
+    working = sum(_is_working(group, voter, limits) for voter in group.voters)
+    spare = working - (len(group.voters) // 2 + 1)
+    counted = f"{working} of {len(group.voters)} voters"
+    if spare <= 0:
+        return Problem(group.name, f"{counted}: the next failure stops writes")
+    return Problem(group.name, f"{counted}: {spare} more {'failure is' if spare == 1 else 'failures are'} survived")
+
+
+def _is_working(group: GroupView, voter: str, limits: Limits) -> bool:
+    """Return True if a voter would count for a majority: its leader hears from it, and the log lists it as a voter.
+
+    A node that came back with an empty directory has the name of a voter, and is a blank learner.
+    """
+    report, peer = group.report(voter), group.peer(voter)
+    if report is not None and (report.failure or not report.voter):
+        return False
+    if group.leader is not None and voter == group.leader.node_id:
+        return True
+    return peer is not None and peer.contact_ms <= limits.silence_ms
+
+
+_FULL_PERMILLE: Final = 1000
+
+
+def disk_warnings(group: GroupView, limits: Limits) -> Iterator[Problem]:
+    """Yield a warning for each node whose disk is above its watermark, unless that is a problem already."""
+    for node_id, answer in sorted(group.answers.items()):
+        report = answer.report
+        if report is None or not report.disk_warning or report.refusal:
+            continue
+        if report.disk_used_permille < limits.disk_used * _FULL_PERMILLE:
+            yield Problem(node_id, report.disk_warning)
+
+
+def next_trim(group: GroupView) -> Problem | None:
+    """Return what retention takes next of a group, and when; None if its leader does not tell."""
+    answer = group.answers.get(group.leader.node_id) if group.leader is not None else None
+    if answer is None or "retention_next_bytes" not in answer.gauges:
+        return None
+    size, due_s, growth, is_held = (
+        answer.gauges.get(f"retention_next_{name}", 0.0) for name in ("bytes", "due_seconds", "growth_bytes", "held")
+    )
+    if not size:
+        return Problem(group.name, "retention takes nothing: the log has one segment, which is being written")
+    when = []
+    if due_s:
+        at = datetime.fromtimestamp(due_s).astimezone().isoformat(timespec="seconds")
+        when.append(f"at {at} by retention_hours")
+    if growth:
+        when.append(f"once the log has grown by {_format_size(growth)} by retention_bytes")
+    due = " or ".join(when) or "when they are too old by retention_hours"
+    text = f"retention takes {_format_size(size)} next, {due}"
+    return Problem(group.name, f"{text}; a pin or an open transaction keeps them until then" if is_held else text)
+
+
+def _format_size(number: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
 
 CLUSTER: Final = "cluster"
 """Subject of problems of the whole cluster."""

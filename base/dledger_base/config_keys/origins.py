@@ -1,13 +1,17 @@
-"""Origins of the values of keys: a line of the file, the command line, or the default."""
+"""Origins of the values of keys: a line of the file, the command line, or the default.
+
+Files may have the form of RocketMQ's `broker.conf` and `namesrv.conf`: one `key=value` per line; lines that begin with
+`#` or `!` are comments.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from dledger_base.config_keys.declared import Key
+from dledger_base.config_keys.declared import ConfigValue, Key
 from dledger_base.config_keys.reading import Keys, Reading
 
 
@@ -55,3 +59,36 @@ def lines_of_toml(text: str, table: str | None = None) -> dict[str, int]:
             lines.setdefault(name, key_line)
         key_line = number + 1
     return lines
+
+
+SUFFIXES: Final = (".conf", ".properties")
+"""Endings of the names of properties files."""
+
+
+def read_properties(text: str) -> dict[str, ConfigValue]:
+    """Return the values of a file by key; numbers and truth values get their type.
+
+    If a key occurs twice, its last value counts.  Raises `ValueError` for a line without `=`.
+    """
+    table: dict[str, ConfigValue] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise ValueError(f"line {number} is {line!r}, expected key=value")
+        table[key.strip()] = _typed(value.strip())
+    return table
+
+
+def lines_of_properties(text: str) -> dict[str, int]:
+    """Return the line of each key of a file, counted from 1; the last line if a key occurs twice."""
+    rows = ((number, row.strip()) for number, row in enumerate(text.splitlines(), 1))
+    return {row.partition("=")[0].strip(): number for number, row in rows if row and row[0] not in "#!"}
+
+
+def _typed(text: str) -> ConfigValue:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text

@@ -24,8 +24,8 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from dledger.environment import Cancellable, Environment
-from dledger.net.errors import PeerError
 from dledger.net.requests import RequestChannel
+from dledger.net.transport import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
 from dledger_broker.kernel.leadership import Group

@@ -21,8 +21,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dledger.environment import Cancellable, Environment
-from dledger.net.errors import PeerError, PeerTimeoutError
 from dledger.net.requests import RequestChannel
+from dledger.net.transport import PeerError, PeerTimeoutError
 from dledger.types import ReplicaId
 from dledger_base.telling import Telling
 from dledger_broker.clients.tables import ClientChannel, LocalClients, MergedClients

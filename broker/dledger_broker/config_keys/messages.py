@@ -11,10 +11,10 @@ from typing import Final
 from dledger_base.config_keys.declared import Alias, ConfigValue, key, limit
 from dledger_broker.broker_conf import as_text
 from dledger_broker.errors import ConfigError
-from dledger_broker.filter_process.targets import split_target
-from dledger_remoting.delays import DEFAULT_LEVELS, parse_delay_levels
+from dledger_broker.filter_process.messages import split_target
 from dledger_remoting.errors import SubscriptionParseFailed
-from dledger_remoting.filters.classes import class_name
+from dledger_remoting.filters.subscriptions import class_name
+from dledger_remoting.recalls import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES
 
 MIB: Final = 1 << 20

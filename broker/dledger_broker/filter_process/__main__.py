@@ -14,9 +14,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dledger_broker.filter_process.frames import FAILED, JUDGED, SIZE, answer
-from dledger_broker.filter_process.messages import FilteredMessage, shown_message
-from dledger_broker.filter_process.targets import load_target
+from dledger_broker.filter_process.messages import (
+    FAILED,
+    JUDGED,
+    SIZE,
+    FilteredMessage,
+    answer,
+    load_target,
+    shown_message,
+)
 from dledger_remoting.record import iter_records
 
 EXIT_MEMORY: Final = 70

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
-from dledger_base.accepted_connection import AcceptedConnection, Host
-from dledger_base.secured_writes import write_secured
+from dledger_base.accepted_connection import AcceptedConnection, Host, write_secured
 from dledger_broker.clients.tables import NOTIFY_FIELD
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.body_limits import STRANGER_BYTES, stranger_frame_bytes

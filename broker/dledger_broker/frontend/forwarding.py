@@ -35,8 +35,8 @@ from typing import Final, Protocol
 import msgspec
 
 from dledger.environment import Cancellable, Environment
-from dledger.net.errors import PeerError
 from dledger.net.requests import MAX_DATA_BYTES, RequestChannel
+from dledger.net.transport import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.offsets.recent_commits import MAX_COMMIT_HOLD_S

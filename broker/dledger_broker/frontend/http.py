@@ -5,7 +5,7 @@
                     it takes no messages because its disk is full, or too many disks of its group are
     GET /metrics    Prometheus' text format, see `exporter.py`, at most some seconds old; 401 if `metrics_token_file`
                     is set and the request does not have its token
-    GET /status     JSON of `dledger_broker.kernel.node_status.BrokerStatus`
+    GET /status     JSON of `BrokerStatus`
     PUT /leader/NODE-ID       200 once that node leads the group; 504 if it did not take over in time
     DELETE /members/NODE-ID   200 once the removal is proposed
 
@@ -30,6 +30,7 @@ from aiohttp import web
 from dledger.errors import LogError
 from dledger.net.proof import Gatekeeper, ProofError
 from dledger.replica.status import NodeStatus
+from dledger_base import native_part
 from dledger_base.audit_log import AuditLog
 from dledger_base.http import serve_http
 from dledger_base.loop_holds import SCRAPE, LoopHolds
@@ -37,7 +38,35 @@ from dledger_base.metrics_page import MetricsPage
 from dledger_base.secret import GroupSecrets
 from dledger_base.tls import TlsContext
 from dledger_broker.frontend.exporter import Figures, NodeCollector
-from dledger_broker.kernel.node_status import with_features
+from dledger_broker.kernel.state import BrokerState
+
+
+class FeatureStatus(msgspec.Struct, frozen=True):
+    """A feature that a group uses once every voter understands it.
+
+    `since` is the log position from which it is used, None while it is not active, as far as this node has applied.
+    """
+
+    name: str
+    since: int | None
+
+
+class BrokerStatus(NodeStatus, frozen=True, kw_only=True):
+    """The JSON of a broker's `/status`. `features` are sorted by name.
+
+    `native_part` is the version of the native part that the node uses, `none` if Python does everything.
+    """
+
+    features: list[FeatureStatus]
+    native_part: str
+
+
+def with_features(status: NodeStatus, state: BrokerState) -> BrokerStatus:
+    """Return a node's status with the features in its state."""
+    activation = state.activation
+    features = [FeatureStatus(name, activation.since.get(name)) for name in sorted(activation.kinds)]
+    return BrokerStatus(**msgspec.structs.asdict(status), features=features, native_part=native_part.version())
+
 
 _logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.kernel.activation import ActivateFeatures
+from dledger_broker.kernel.leadership import Replica
 from dledger_broker.kernel.overlay import Overlay
-from dledger_broker.kernel.replica import Replica
 from dledger_broker.kernel.trying_again import RETRY_S, RetryTimer
 from dledger_remoting.errors import SystemBusy
 

@@ -1,8 +1,9 @@
-"""Declaration of the replicated half of a feature: its addition to the state that all nodes have."""
+"""Declarations of a feature: its addition to the state of all nodes, and its view, files derived from the log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dledger_broker.kernel.commands import Kinds
 from dledger_broker.kernel.tables import Table, TableKey
@@ -20,3 +21,19 @@ class Replicated:
     commands: Kinds = field(default_factory=dict)
     table: TableKey[Table] | None = None
     activated: bool = False
+
+
+class FeatureView(Protocol):
+    """Receiver of the machine's notices, on the event loop. Applied commands reach it through the feature's table."""
+
+    def restored(self, position: int) -> None:
+        """Note that the state was replaced, as of a log position: at a start, before `start`, or by a snapshot."""
+
+    def start(self, incarnation: str) -> None:
+        """Begin to work, because the node has started. `incarnation` is that of its data directory."""
+
+    def abandon(self) -> None:
+        """Do nothing more, because the log has failed."""
+
+    async def close(self) -> None:
+        """Make the present content durable. The node is still running."""

@@ -1,10 +1,13 @@
-"""View of a group's leadership: the leader, its term, and the nodes' client addresses."""
+"""Views of a group's leadership and of a node's replica, as the broker's parts see them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
+from dledger.log import Log
 from dledger.statemachine import Leadership
+from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import NotLeader
 
 
@@ -57,3 +60,19 @@ class Group:
     def _changed(self) -> None:
         for listener in (*self.listeners, *self.resumers):
             listener()
+
+
+class Replica(Protocol):
+    """The state and log that proposals are decided on, and that lookups answer from."""
+
+    @property
+    def state(self) -> BrokerState:
+        """The present applied state. It is another object after a snapshot was installed."""
+
+    @property
+    def applied_position(self) -> int:
+        """The position behind the last applied entry."""
+
+    @property
+    def log(self) -> Log:
+        """The log, which takes proposals."""

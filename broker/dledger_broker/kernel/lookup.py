@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dledger.environment import called_back
 from dledger.errors import CorruptionError, NotLeaderError, TrimmedError
+from dledger_broker.kernel.leadership import Replica
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.kernel.replica import Replica
 from dledger_broker.views.consumequeue import ConsumeQueues, DamagedViewError
 from dledger_broker.views.logreader import LogReader, OtherRecordError, RecordPlace
 from dledger_broker.views.units import READ_UNIT, require_in_log

@@ -38,8 +38,7 @@ from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
-from dledger_broker.kernel.feature import Replicated
-from dledger_broker.kernel.feature_views import FeatureView
+from dledger_broker.kernel.feature import FeatureView, Replicated
 from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.lookup import Lookup
 from dledger_broker.kernel.overlay import Overlay

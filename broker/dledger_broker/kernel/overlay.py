@@ -12,7 +12,7 @@ from dledger_base.invariants import invariant
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
-from dledger_broker.kernel.replica import Replica
+from dledger_broker.kernel.leadership import Replica
 
 RESERVE_FOR_TRIMS: Final = 0.5
 """Minimum share of the reserved disk space that is left to trims, which make room."""

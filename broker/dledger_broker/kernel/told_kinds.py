@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dledger.environment import Environment
 from dledger.errors import LogError
+from dledger_broker.kernel.leadership import Replica
 from dledger_broker.kernel.members import Features
 from dledger_broker.kernel.overlay import Overlay
-from dledger_broker.kernel.replica import Replica
 from dledger_broker.kernel.trying_again import RetryTimer
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dledger.environment import Environment
 from dledger.errors import LogError
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.leadership import Replica
 from dledger_broker.kernel.overlay import ChangesInFlight, Overlay
-from dledger_broker.kernel.replica import Replica
 from dledger_broker.kernel.topics import DeleteTopic, PutTopic
 from dledger_remoting.topics import TopicConfig
 

@@ -1,7 +1,8 @@
-"""Table of the topics and their queues."""
+"""Table of the topics and their queues, and the topics that changed recently."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -14,8 +15,34 @@ from dledger_broker.kernel.commands import Command, Kinds
 from dledger_broker.kernel.digest import MASK, item_hash, mix
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.tables import Changes, Frame, Table, in_slices
-from dledger_broker.kernel.topic_changes import TopicChanges
 from dledger_remoting.topics import TopicConfig
+
+MAX_REMEMBERED: Final = 4096
+
+
+class TopicChanges:
+    """Names of changed topics, each with the version that its change made. Changes up to `version` are unknown."""
+
+    def __init__(self, version: int = 0) -> None:
+        self._known_since = version
+        self._changes: deque[tuple[int, str]] = deque()
+
+    def note(self, version: int, name: str) -> None:
+        """Note that a topic was made, changed or deleted. Versions rise."""
+        self._changes.append((version, name))
+        if len(self._changes) > MAX_REMEMBERED:
+            self._known_since = self._changes.popleft()[0]
+
+    def since(self, version: int) -> set[str] | None:
+        """Return the topics that changed after a version, None if that was too many changes ago."""
+        if version < self._known_since:
+            return None
+        names: set[str] = set()
+        for changed, name in reversed(self._changes):
+            if changed <= version:
+                break
+            names.add(name)
+        return names
 
 
 class PutTopic(msgspec.Struct, frozen=True):

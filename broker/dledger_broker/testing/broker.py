@@ -10,6 +10,9 @@ from typing import TypeVar
 from dledger.store.disk import Disk
 from dledger.testing.disk import SimDisk
 from dledger_broker.features import FEATURES
+from dledger_broker.features.accounts.judge import Accounts
+from dledger_broker.features.accounts.requests import AccountRequests
+from dledger_broker.features.accounts.sealing import KeyFile
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.commits import OffsetCommits
@@ -18,6 +21,7 @@ from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.writer import LogWriter
+from dledger_broker.service import BrokerService
 from dledger_broker.testing.databases import MemoryDatabases
 from dledger_broker.testing.environment import START_MS, FakeEnvironment
 from dledger_broker.testing.node import NODE_ID, FakeLog, FakeNode
@@ -156,3 +160,11 @@ class BrokerInMemory:
     def restart(self, *, lead: bool = True) -> BrokerInMemory:
         """Return another broker made from this one's disk and log. This broker is not closed."""
         return BrokerInMemory(self.disk, self.log, self.config, features=self.features, lead=lead)
+
+
+def guard(service: BrokerService, machine: BrokerMachine, keys: KeyFile, cluster: str = "DefaultCluster") -> None:
+    """Have requests judged from now on, as on a node with these keys."""
+    judge = Accounts(keys, cluster)
+    machine.on_state(judge.keep_table)
+    service.parts[AccountRequests].changes.keys = keys
+    service.access.guard(judge)

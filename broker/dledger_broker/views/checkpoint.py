@@ -1,7 +1,7 @@
 """Checkpoint of the consume queues: the log position up to which their files are durable, and the units held there.
 
 Two files, `views/stamped-0` and `views/stamped-1`, are replaced in turn. The valid file with the higher sequence number
-counts. A file is `Checkpoint` in the form of `views/checked.py`.
+counts. A file is crc32 of the content (4 bytes, big-endian), then the content, `Checkpoint`, in MessagePack.
 
 Versions whose units have no stamps use the names `views/checkpoint-0` and `-1`. Neither version finds the other's
 files, so a node that changes its version makes the queues' files anew. This version cannot verify units without
@@ -10,11 +10,49 @@ stamps. An old version would take a stamp for a part of the tag code.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
-from dledger.store.disk import Disk
-from dledger.store.unreadable import is_lost_name
-from dledger_broker.views.checked import read_checked, write_checked
+from dledger.store.disk import Disk, write_file_durably
+from dledger.store.unreadable import is_lost, is_lost_name
+from dledger_base.checksum import crc32
+
+_CRC_BYTES = 4
+_encode = msgspec.msgpack.Encoder().encode
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def write_checked(disk: Disk, path: str, content: msgspec.Struct) -> None:
+    """Replace a file. Blocks until it is durable."""
+    payload = _encode(content)
+    write_file_durably(disk, path, crc32(payload).to_bytes(_CRC_BYTES, "big") + payload)
+
+
+def read_checked(disk: Disk, path: str, kind: type[T]) -> T | None:
+    """Return the content of a file, None if it is missing, damaged, unreadable or of another form."""
+    try:
+        file = disk.open(path)
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        return None
+    try:
+        data = file.pread(file.size(), 0)
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        return None
+    finally:
+        file.close()
+    if len(data) < _CRC_BYTES or crc32(data[_CRC_BYTES:]).to_bytes(_CRC_BYTES, "big") != data[:_CRC_BYTES]:
+        return None
+    try:
+        return msgspec.msgpack.decode(data[_CRC_BYTES:], type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
 
 DIRECTORY = "views"
 _COPIES = (f"{DIRECTORY}/stamped-0", f"{DIRECTORY}/stamped-1")

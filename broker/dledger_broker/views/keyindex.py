@@ -20,7 +20,7 @@ from dledger.format import blank_length, parse_entry
 from dledger.store.disk import Disk
 from dledger.store.unreadable import is_lost
 from dledger.types import EntryKind
-from dledger_broker.views.checked import read_checked, write_checked
+from dledger_broker.views.checkpoint import read_checked, write_checked
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
     IndexDamageError,

@@ -15,14 +15,46 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from dledger.environment import Environment, called_back, slept
-from dledger.errors import LogError, TrimmedError
+from dledger.errors import CorruptionError, LogError, TrimmedError
+from dledger.format import blank_length, iter_commands, parse_entry
+from dledger.types import EntryKind
 from dledger_base.supervision import supervise
 from dledger_broker.views.logreader import AppliedLog, LogReader
-from dledger_broker.views.rowscan import scan_changes
 from dledger_broker.views.timefile import Stored, TimeFile, is_damage
 from dledger_broker.views.timerows import LOWEST, Counts, Key, RowChanges, RowSource
 from dledger_broker.views.timetail import TimeTail
 from dledger_broker.views.writer import ViewWriter
+
+
+def scan_changes(data: bytes, position: int, limit: int, source: RowSource) -> tuple[list[RowChanges], int]:
+    """Return the row changes of the whole entries in a piece of the log, and the position behind the last of them.
+
+    The piece starts with an entry. Only entries that end at or below `limit` are read. Raises `CorruptionError` if the
+    bytes are not entries, or the first entry is not whole.
+    """
+    changes: list[RowChanges] = []
+    offset, end = 0, len(data)
+    while offset < end:
+        blank = blank_length(data, offset, end)
+        if blank is not None:
+            return changes, position + offset + blank
+        entry = parse_entry(data, offset, end, None)
+        if entry is None:
+            break
+        after = position + offset + entry.size
+        if after > limit:
+            return changes, position + offset
+        if entry.kind == EntryKind.GROUP and entry.channel:
+            section = memoryview(data)[offset + entry.size - entry.channel : offset + entry.size]
+            for kind, payload in iter_commands(section):
+                change = source.decode(kind, payload)
+                if change is not None:
+                    changes.append(change._replace(end=after))
+        offset += entry.size
+    if not offset:
+        raise CorruptionError(f"no entry at position {position} of the log")
+    return changes, position + offset
+
 
 BLOCK_BYTES: Final = 1 << 20
 """Size in bytes of the piece of the log that is read at a time."""

@@ -6,7 +6,6 @@ It contains the parts that tests need beside the client itself; the client impor
 
 from __future__ import annotations
 
-from .cluster import ClusterError, LocalCluster, NodeStatus
-from .fixtures import local_cluster_fixture
+from .cluster import ClusterError, LocalCluster, NodeStatus, local_cluster_fixture
 
 __all__ = ["ClusterError", "LocalCluster", "NodeStatus", "local_cluster_fixture"]

@@ -1,4 +1,6 @@
-"""Cluster of a name server and broker groups, as processes on 127.0.0.1, started and stopped by the public commands."""
+"""Cluster of a name server and broker groups, as processes on 127.0.0.1, started and stopped by the public commands.
+
+`local_cluster_fixture` makes it a fixture of pytest."""
 
 from __future__ import annotations
 
@@ -12,18 +14,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 import msgspec
 
 from dledger_base.room import look_for_room
 
 from .ports import GROUP_STEP, NAMESRV_OFFSET, NODE_STEP, find_base_port
+
+if TYPE_CHECKING:
+    from _pytest.fixtures import FixtureFunctionDefinition
+
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
@@ -394,3 +400,28 @@ def _is_running(pid: int) -> bool:
     except OSError:
         return not Path("/proc/self/stat").exists()
     return bool(state) and state[0] != "X" and (state[0] != "Z" or threads > 1)
+
+
+Scope: TypeAlias = Literal["function", "class", "module", "package", "session"]
+
+
+def local_cluster_fixture(
+    *, scope: Scope = "module", groups: int = 1, nodes: int = 3, config: str | None = None
+) -> FixtureFunctionDefinition:
+    """Return a fixture that yields a started cluster; needs pytest.
+
+        cluster = local_cluster_fixture(scope="module")
+
+        def test_something(cluster):
+            ...
+
+    Tests that share a cluster (any scope but `"function"`) find it as the previous test has left it.
+    """
+    import pytest
+
+    @pytest.fixture(scope=scope)
+    def cluster() -> Iterator[LocalCluster]:
+        with LocalCluster(groups=groups, nodes=nodes, config=config) as started:
+            yield started
+
+    return cluster

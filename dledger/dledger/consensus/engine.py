@@ -10,9 +10,22 @@ from typing import Protocol
 from dledger.consensus.effects import Output
 from dledger.consensus.messages import Message, MessageCodec
 from dledger.consensus.peers import Peer
-from dledger.consensus.settings import RaftSettings
 from dledger.term_runs import TermRuns
 from dledger.types import EntryMeta, HardState, Membership, ReplicaId, Role, SnapshotMeta
+
+
+@dataclass(frozen=True, slots=True)
+class RaftSettings:
+    """Settings of an engine: times in seconds, sizes in bytes."""
+
+    heartbeat_s: float = 0.1
+    election_min_s: float = 0.5
+    election_max_s: float = 1.0
+    max_run_bytes: int = 1 << 20
+    """Maximum size of the entries in one append, unless one entry is larger."""
+    max_in_flight_bytes: int = 4 << 20
+    """Maximum number of unanswered bytes per peer, unless one entry is larger."""
+
 
 Entries = tuple[EntryMeta, ...] | list[EntryMeta]
 

@@ -40,10 +40,9 @@ from dledger.consensus.effects import (
     SendSnapshot,
     Truncate,
 )
-from dledger.consensus.engine import Entries
+from dledger.consensus.engine import Entries, RaftSettings
 from dledger.consensus.messages import Message
 from dledger.consensus.peers import Mode
-from dledger.consensus.settings import RaftSettings
 from dledger.core.log_table import LogTable
 from dledger.core.messages import (
     Append,

@@ -1,15 +1,49 @@
-"""Engines by the names that configuration, identities and command lines give them."""
+"""Engines by the names that configuration, identities and command lines give them, and the native engine.
+
+The native engine is the project's own Raft, `dledger.core`."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from dledger.consensus.engine import EngineKind
-from dledger.engines.native import NATIVE
+from dledger.consensus.engine import EngineKind, EngineStart
+from dledger.core.log_table import LogTable
+from dledger.core.messages import CODEC
+from dledger.core.raft import Raft
 from dledger.errors import ConfigError
 from dledger.types import ENGINES, NATIVE_ENGINE, PYSYNCOBJ_ENGINE
 from dledger_base.extras import install_command, pysyncobj_version
+
+
+def start_core(start: EngineStart) -> Raft:
+    """Return a core that continues from the recovered state."""
+    log = start.log
+    table = LogTable(
+        log.base_index,
+        log.base_term,
+        log.term_runs,
+        log.last_index,
+        log.membership,
+        log.membership_index,
+        log.memberships,
+        log.unread,
+    )
+    return Raft(
+        start.me,
+        table,
+        start.hard_state,
+        durable_index=start.durable_index,
+        commit_index=start.commit_index,
+        settings=start.settings,
+        random=start.random,
+        now=start.now,
+        may_vote=start.may_vote,
+    )
+
+
+NATIVE = EngineKind(NATIVE_ENGINE, start_core, CODEC)
+
 
 PYSYNCOBJ_FROM: Final = (0, 3, 17)
 PYSYNCOBJ_BELOW: Final = (0, 4)

@@ -11,12 +11,11 @@ import ssl
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerProtocolError
 from dledger.net.frames import MAX_FRAME_BYTES, PREFIX_BYTES, Frame, FrameReader
 from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
 from dledger.net.settings import LinkCounters
 from dledger.net.strangers import QUESTION, TELLING_BYTES, protocol_of
-from dledger.net.transport import Buffer
+from dledger.net.transport import AuthenticationError, Buffer, HelloRejectedError, PeerProtocolError
 from dledger.types import ReplicaId
 
 KEEPALIVE_PROBES = 3

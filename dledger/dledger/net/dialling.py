@@ -10,13 +10,11 @@ from typing import Protocol
 
 import msgspec
 
-from dledger.net.belonging import Belonging
 from dledger.net.connection import PeerConnection
-from dledger.net.errors import PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, encode_head
-from dledger.net.handshake import Handshake, Hello
+from dledger.net.handshake import Belonging, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls
-from dledger.net.transport import Buffer
+from dledger.net.transport import Buffer, PeerError, PeerProtocolError
 from dledger.types import Lane, ReplicaId
 from dledger_base.addresses import connect
 from dledger_base.secret import GroupSecrets

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from dledger.net.errors import PeerProtocolError
+from dledger.net.transport import PeerProtocolError
 from dledger_base.invariants import invariant
 
 PREFIX_BYTES: Final = 8

@@ -19,14 +19,12 @@ import msgspec
 
 from dledger.consensus.messages import Message, MessageCodec
 from dledger.errors import ConfigError
-from dledger.net.belonging import Belonging
 from dledger.net.connection import PeerConnection
 from dledger.net.dialling import DialContext, DialledPeer
-from dledger.net.errors import HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, decode_header, encode_head
-from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Handshake, Hello
+from dledger.net.handshake import MIN_SECRET_BYTES, NONCE_BYTES, PROTOCOL_VERSION, Belonging, Handshake, Hello
 from dledger.net.settings import Address, LinkCounters, LinkLimits, PeerTls, format_address
-from dledger.net.transport import Buffer, Receiver
+from dledger.net.transport import Buffer, HelloRejectedError, PeerError, PeerProtocolError, Receiver
 from dledger.types import NATIVE_ENGINE, Lane, ReplicaId
 from dledger_base.accepting import Port, Reserve
 from dledger_base.doorman import Door

@@ -19,7 +19,10 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from dledger.environment import Environment
-from dledger.net.errors import (
+from dledger.net.frames import MAX_PAYLOAD_BYTES
+from dledger.net.links import ChannelListener
+from dledger.net.transport import (
+    Buffer,
     PeerError,
     PeerFailedError,
     PeerGoneError,
@@ -27,9 +30,6 @@ from dledger.net.errors import (
     PeerTimeoutError,
     PeerUnavailableError,
 )
-from dledger.net.frames import MAX_PAYLOAD_BYTES
-from dledger.net.links import ChannelListener
-from dledger.net.transport import Buffer
 from dledger.types import ReplicaId
 from dledger_base.invariants import InvariantError
 from dledger_base.telling import Telling

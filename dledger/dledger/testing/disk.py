@@ -26,8 +26,7 @@ from functools import partial
 
 from dledger.store.disk import Buffer, DiskSpace, FileStat
 from dledger.store.open_files import SpareFiles
-from dledger.testing.disk_faults import DiskFault, DiskImage, TornWriteError
-from dledger.testing.inodes import PAGE_BYTES, Inode, Keep, grow, overwrite
+from dledger.testing.inodes import PAGE_BYTES, DiskFault, DiskImage, Inode, Keep, TornWriteError, grow, overwrite
 from dledger.testing.names import Change, Names, Tree, normal, parent
 from dledger_base.loop_guard import refuse_on_loop
 

@@ -1,8 +1,11 @@
-"""Files of a simulated disk: their content in the page cache, and on the platter."""
+"""Files of a simulated disk: their content in the page cache and on the platter, and the faults that strike them."""
 
 from __future__ import annotations
 
+import errno
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 SECTOR_BYTES = 512
@@ -87,3 +90,28 @@ def overwrite(content: bytearray, offset: int, data: bytes) -> None:
     """Write bytes, with zeros before them if the file is shorter."""
     grow(content, offset)
     content[offset : offset + len(data)] = data
+
+
+@dataclass(slots=True)
+class DiskFault:
+    """Fault that makes operations that `matches` (operation name, path) fail, once or until removed.
+
+    `number` is the error number. With `torn` a failing write writes the first half of what it changes.
+    """
+
+    matches: Callable[[str, str], bool]
+    number: int = errno.EIO
+    once: bool = True
+    torn: bool = False
+
+
+class TornWriteError(OSError):
+    """A write failed in its middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskImage:
+    """Copy of all files and directories."""
+
+    files: dict[str, bytes]
+    directories: frozenset[str]

@@ -16,7 +16,7 @@ from dledger_broker.features.accounts.sealing import KeyFile
 from dledger_broker.features.accounts.table import ACCOUNTS as TABLE
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount
 from dledger_broker.kernel.state import BrokerState
-from dledger_remoting.root_account import ROOT
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.signatures import Credentials
 from dledger_sim.brokers.history import History
 from dledger_sim.log.invariants import require

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_remoting.filters.classes import ClassFilter
-from dledger_remoting.filters.subscriptions import MessageFilter
+from dledger_remoting.filters.subscriptions import ClassFilter, MessageFilter
 from dledger_remoting.filters.tags import TagFilter, tag_code
 from dledger_remoting.properties import TAGS
 from dledger_sim.brokers.classes import RED

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from dledger_broker.features.quotas.table import PutQuota, QuotaKind, QuotaOwner
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.quotas import Quota, QuotaList
-from dledger_remoting.root_account import ROOT
 from dledger_sim.brokers.account_truth import ACCOUNTS
 from dledger_sim.brokers.connection import Answer
 from dledger_sim.brokers.setters import Setter

@@ -31,7 +31,7 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
-from dledger_broker.testing.access import guard
+from dledger_broker.testing.broker import guard
 from dledger_broker.testing.databases import MemoryDatabases
 from dledger_broker.views.timefile import NAME as TIME_INDEX
 from dledger_remoting.frame import FrameBounds

@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from dledger.consensus.engine import EngineKind, EngineStart, KnownLog
-from dledger.consensus.settings import RaftSettings
+from dledger.consensus.engine import EngineKind, EngineStart, KnownLog, RaftSettings
 from dledger.types import HardState, Membership, Role
 from dledger_base.invariants import invariant
 from dledger_sim.engine_group import STEP_S, replica

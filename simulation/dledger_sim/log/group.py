@@ -9,7 +9,7 @@ from random import Random
 from dledger.config import ReplicaConfig
 from dledger.consensus.engine import EngineKind
 from dledger.consensus.messages import Message
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger.errors import (
     ContradictionError,
     CorruptionError,

@@ -16,7 +16,7 @@ from dledger.statemachine import StateMachine
 from dledger.store.identity import Identity, read_identity
 from dledger.store.snapshots import DIRECTORY as SNAPSHOTS
 from dledger.testing.disk import SimDisk
-from dledger.testing.disk_faults import DiskImage
+from dledger.testing.inodes import DiskImage
 from dledger.types import ReplicaId
 from dledger_base.loop_guard import excepted
 from dledger_sim.log.environment import SimEnvironment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import Any, Generic, TypeVar
 
-from dledger.net.errors import PeerError, PeerGoneError
+from dledger.net.transport import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.clients.gossip import Gossip

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from dledger.net.errors import PeerError, PeerGoneError, PeerTimeoutError
+from dledger.net.transport import PeerError, PeerGoneError, PeerTimeoutError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome, Relay, TimedOut

@@ -12,14 +12,13 @@ import msgspec
 import pytest
 from served_broker import FakeClient, ServedBroker
 
-from dledger.net.errors import PeerError, PeerGoneError
+from dledger.net.transport import PeerError, PeerGoneError
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.offsets.recent_commits import MAX_COMMIT_HOLD_S
 from dledger_broker.features.pins.requests import _own_request
-from dledger_broker.features.pulling.passed_on import passed_on
-from dledger_broker.features.pulling.placement import Placement
+from dledger_broker.features.pulling.placement import Placement, passed_on
 from dledger_broker.features.sending.effects import STORES
 from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder

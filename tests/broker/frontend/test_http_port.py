@@ -24,9 +24,8 @@ from dledger_base.secret import GroupSecrets
 from dledger_broker.features import FEATURES
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.frontend.exporter import PER_TURN, NodeCollector
-from dledger_broker.frontend.http import start_http, unready_because
+from dledger_broker.frontend.http import BrokerStatus, FeatureStatus, start_http, unready_because
 from dledger_broker.kernel.counters import HELP, BrokerCounters
-from dledger_broker.kernel.node_status import BrokerStatus, FeatureStatus
 from dledger_broker.kernel.parts import Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.topics import TopicConfig

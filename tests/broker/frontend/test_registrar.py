@@ -17,7 +17,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.frontend import name_server, registration
 from dledger_broker.frontend.registration import Registrar
-from dledger_broker.kernel import topic_changes
+from dledger_broker.kernel import topics
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
@@ -481,7 +481,7 @@ async def test_too_many_topic_changes_cause_a_full_registration(
 ) -> None:
     servers[0].accepts_changes = True
     setup = await servers.leading(1)
-    monkeypatch.setattr(registration if bound == "MAX_CHANGES" else topic_changes, bound, 2)
+    monkeypatch.setattr(registration if bound == "MAX_CHANGES" else topics, bound, 2)
     for number in range(3):
         setup.memory.create_topic(f"T{number}")
     request = await servers[0].seen(lambda request: request.code != RequestCode.QUERY_DATA_VERSION)

@@ -3,7 +3,7 @@
 import pytest
 
 from dledger_broker.features import FEATURES
-from dledger_broker.kernel import topic_changes
+from dledger_broker.kernel import topics
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.topics import DeleteTopic
@@ -25,7 +25,7 @@ def test_each_topic_changed_after_a_version_is_named_once(state: BrokerState) ->
 def test_topic_changes_beyond_the_remembered_number_or_before_a_snapshot_are_unknown(
     state: BrokerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_changes, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(topics, "MAX_REMEMBERED", 2)
     for number in range(4):
         state.topic_table.put(TopicConfig(f"T{number}"), 0)
     assert state.topic_table.changes.since(1) is None

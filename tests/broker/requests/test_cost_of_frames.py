@@ -24,10 +24,10 @@ from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.testing import BrokerInMemory, environment
 from dledger_broker.testing.node import NODE_ID
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, encode_command
-from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
 from tests.access_keys import KEY_FILE
 from tests.slowness import slowness

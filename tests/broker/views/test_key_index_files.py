@@ -18,7 +18,7 @@ from dledger_base.checksum import crc32
 from dledger_broker.features.queries.by_key import KeyQueries
 from dledger_broker.testing import SMALL, START_MS, BrokerInMemory, Message
 from dledger_broker.views import keysearch
-from dledger_broker.views.checked import read_checked, write_checked
+from dledger_broker.views.checkpoint import read_checked, write_checked
 from dledger_broker.views.keyfile import (
     ActiveIndexFile,
     IndexDamageError,

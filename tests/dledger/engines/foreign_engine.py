@@ -11,7 +11,7 @@ from dledger.consensus.effects import Output, SendEntries, SendMessage
 from dledger.consensus.engine import Engine, EngineKind, EngineStart
 from dledger.consensus.messages import Message, MessageCodec
 from dledger.core.messages import CODEC
-from dledger.engines.native import start_core
+from dledger.engines.named import start_core
 from dledger.types import EntryMeta, Lane, ReplicaId, SnapshotMeta
 
 MARK = b"foreign "

@@ -7,7 +7,7 @@ from foreign_engine import FOREIGN, ForeignEngine
 
 from dledger import Node
 from dledger.consensus.engine import EngineKind
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger.errors import IdentityError
 from dledger_sim.engine_suite import messages
 from dledger_sim.engine_suite.groups import Promise

@@ -19,7 +19,7 @@ from common_breaks import (
 from dledger.core.messages import AppendReply
 from dledger.core.progress import Progress
 from dledger.core.raft import Raft
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger.types import HardState, ReplicaId, Role
 from dledger_base.invariants import InvariantError
 from dledger_sim.engine_suite import elections, replication, transfers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE
 from dledger_sim.engine_suite import MEMBERSHIP_PROMISES, PROMISES, TRANSFER_PROMISES
 from dledger_sim.engine_suite.groups import Promise
 

@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from dledger.consensus.engine import EngineStart, KnownLog
-from dledger.consensus.settings import RaftSettings
+from dledger.consensus.engine import EngineStart, KnownLog, RaftSettings
 from dledger.engines.pysyncobj.kind import PYSYNCOBJ
 from dledger.types import HardState, Membership
 from dledger_sim.engine_group import replica

@@ -7,8 +7,7 @@ import pytest
 
 from dledger.consensus.engine import EngineKind
 from dledger.engines import named
-from dledger.engines.named import engine_named
-from dledger.engines.native import NATIVE
+from dledger.engines.named import NATIVE, engine_named
 from dledger.engines.pysyncobj.engine import PySyncObjEngine
 from dledger.engines.pysyncobj.kind import PYSYNCOBJ
 from dledger.errors import ConfigError, CorruptionError

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.core.messages import Message
-from dledger.net.errors import PeerProtocolError
 from dledger.net.frames import (
     MAX_HEADER_BYTES,
     MAX_KEPT_STAGING_BYTES,
@@ -21,6 +20,7 @@ from dledger.net.frames import (
     decode_header,
     encode_head,
 )
+from dledger.net.transport import PeerProtocolError
 from dledger_base.invariants import InvariantError
 
 frames = st.builds(Frame, st.sampled_from(FrameKind).map(int), st.binary(max_size=300), st.binary(max_size=2000))

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.net.belonging import Belonging
-from dledger.net.errors import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
-from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Handshake, Hello
+from dledger.net.handshake import MAX_HANDSHAKE_FRAME_BYTES, Belonging, Handshake, Hello
+from dledger.net.transport import AuthenticationError, HelloRejectedError, PeerError, PeerProtocolError
 from dledger.types import Lane
 
 SECRET = b"sixteen bytes or more"

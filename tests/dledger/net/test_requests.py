@@ -11,14 +11,14 @@ import pytest
 from dledger.environment import AsyncioEnvironment
 from dledger.errors import LogError
 from dledger.net import requests
-from dledger.net.errors import (
+from dledger.net.requests import MAX_IN_FLIGHT, SWEEP_INTERVAL_S, RequestChannel
+from dledger.net.transport import (
     PeerFailedError,
     PeerGoneError,
     PeerProtocolError,
     PeerTimeoutError,
     PeerUnavailableError,
 )  # fmt: skip
-from dledger.net.requests import MAX_IN_FLIGHT, SWEEP_INTERVAL_S, RequestChannel
 from dledger.types import Lane, ReplicaId
 from dledger_base.invariants import InvariantError
 from dledger_base.telling import INTERVAL_S

@@ -3,7 +3,7 @@
 import json
 
 from dledger_broker.features.accounts.sealing import read_key_file
-from dledger_remoting.root_account import ROOT
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.signatures import Credentials, signed
 from tests.access_keys import KEY_FILE
 from tests.recorded.conversation import Broker, Record

@@ -18,9 +18,9 @@ from dledger_broker.kernel.overlay import ChangesInFlight
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
+from dledger_remoting.accounts import NODE, ROOT
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, NoPermission, RemotingError
-from dledger_remoting.root_account import NODE, ROOT
 
 MAX_ACCOUNTS: Final = 10_000
 MAX_NAME_CHARS: Final = 128

@@ -1,6 +1,10 @@
 """Judge of requests: authenticates each request and checks its rights, by the accounts that this node has applied.
 
 Refusals have the texts of RocketMQ 5.3.3, followed by the requested action.
+
+Wrong signatures are limited for each pair of an account and a client address. The account alone is never limited,
+because its owner at another address would be locked out. A connection that has signed correctly once is not limited,
+because many clients may share an address.
 """
 
 from __future__ import annotations
@@ -14,14 +18,45 @@ from dledger_broker.features.accounts.changes import MAX_NAME_CHARS
 from dledger_broker.features.accounts.rules import AccountRules, Decision
 from dledger_broker.features.accounts.sealing import KeyFile, SealError
 from dledger_broker.features.accounts.table import ACCOUNTS, Account, AccountTable, PutAccount
-from dledger_broker.features.accounts.wrong_signatures import WrongSignatures
 from dledger_broker.kernel.access import AccessRefused
 from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.errors import SystemBusy
-from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, NOT_SIGNED, SIGNATURE_FIELD, is_signed_with
+
+BURST: Final = 20
+"""Number of wrong signatures of an account from an address that are judged without delay."""
+PER_S: Final = 2.0
+"""Number of further wrong signatures that are judged per second."""
+MAX_PAIRS: Final = 4_096
+
+
+class WrongSignatures:
+    """Counter of wrong signatures by account and address. Time is an argument, in seconds."""
+
+    def __init__(self) -> None:
+        self._levels: dict[tuple[str, str], tuple[float, float]] = {}
+        """Level of each pair, and the time at which it was computed. A level falls by `PER_S`."""
+
+    def are_too_many(self, account: str, address: str, now: float) -> bool:
+        """Return whether a request must wait before it is judged."""
+        return self._level((account, address), now) > BURST - 1
+
+    def note(self, account: str, address: str, now: float) -> None:
+        """Count a wrong signature."""
+        pair = account, address
+        level = self._level(pair, now) + 1
+        self._levels.pop(pair, None)
+        if len(self._levels) >= MAX_PAIRS:
+            del self._levels[next(iter(self._levels))]  # the pair without a wrong signature for the longest time
+        self._levels[pair] = level, now
+
+    def _level(self, pair: tuple[str, str], now: float) -> float:
+        level, at = self._levels.get(pair, (0.0, now))
+        return max(0.0, level - (now - at) * PER_S)
+
 
 _CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB, Action.GET, Action.LIST})
 """Actions on topics and groups that a client without an account may do, if the global white list has its address."""

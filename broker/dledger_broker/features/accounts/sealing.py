@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dledger_base.access_keys import KEY_BYTES, access_keys, key_id
-from dledger_remoting.root_account import root_secret
+from dledger_remoting.accounts import root_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -8,14 +8,13 @@ with the queues that it has. It is sent while this node knows no leader, or not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from dledger.errors import LogError
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.topic_routes import TopicRoutes
-from dledger_broker.features.assignments.choosing import DEFAULT_STRATEGY, STRATEGIES, Strategy, readable_queues, share
 from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey, PutRequestMode, RequestModeTable
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
@@ -38,8 +37,66 @@ from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, MessageIllegal, NoPermission
 from dledger_remoting.heartbeat import MessageModel
-from dledger_remoting.route import TopicRouteData
-from dledger_remoting.topics import is_retry_topic, require_readable, validate_group, validate_topic
+from dledger_remoting.route import QueueData, TopicRouteData
+from dledger_remoting.shares import average_share, circle_share
+from dledger_remoting.topics import (
+    MessageQueue,
+    TopicConfig,
+    is_readable,
+    is_retry_topic,
+    require_readable,
+    validate_group,
+    validate_topic,
+)
+
+Strategy: TypeAlias = Callable[[str, Collection[str], Collection[MessageQueue]], Sequence[MessageQueue]]
+"""Function from (client id, all client ids, all queues) to the client's queues."""
+
+ANY_QUEUE: Final = -1
+"""Queue id that means all queues of a topic in a broker group."""
+STRATEGIES: Final[Mapping[str, Strategy]] = {"AVG": average_share, "AVG_BY_CIRCLE": circle_share}
+"""Strategies by the names that clients use. RocketMQ's broker has the same two."""
+DEFAULT_STRATEGY: Final = "AVG"
+
+
+def readable_queues(
+    topic: str, broker_group: str, own: TopicConfig | None, others: Iterable[QueueData]
+) -> list[MessageQueue]:
+    """Return the readable queues of a topic. `own` is this broker group's topic, `others` are from name servers."""
+    places = [(broker_group, own.read_queue_nums, own.perm)] if own is not None else []
+    places += [
+        (place.broker_name, place.read_queue_nums, place.perm) for place in others if place.broker_name != broker_group
+    ]
+    return [
+        MessageQueue(name, queue_id, topic)
+        for name, count, perm in places
+        if is_readable(perm)
+        for queue_id in range(count)
+    ]
+
+
+def share(
+    strategy: Strategy, mode: Mode, client_id: str, client_ids: Collection[str], queues: Sequence[MessageQueue]
+) -> list[MessageQueue]:
+    """Return the queues of a member of a consumer group.
+
+    In mode POP a member also pops the queues of the `pop_share_queues` members after it. So other members take over the
+    queues of a member that hangs. They get the messages that it has popped once their invisible time has passed. With
+    more members than queues, each member has one queue.
+    """
+    members = sorted(set(client_ids))
+    if not mode.pops:
+        return list(strategy(client_id, members, queues))
+    if mode.pop_share_queues <= 0 or mode.pop_share_queues + 1 >= len(members):
+        return sorted({MessageQueue(queue.broker_name, ANY_QUEUE, queue.topic) for queue in queues})
+    if client_id not in members:
+        return []
+    index = members.index(client_id)
+    if len(members) > len(queues):
+        return [sorted(queues)[index % len(queues)]] if queues else []
+    turn = [members[(index + behind) % len(members)] for behind in range(mode.pop_share_queues + 1)]
+    return sorted({queue for member in turn for queue in strategy(member, members, queues)})
+
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
 UNANSWERED_S: Final = 2.5

@@ -13,7 +13,7 @@ from dledger_broker.features.class_filters.worker import FilterFailedError, Filt
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_remoting.errors import ServerError, SystemBusy
-from dledger_remoting.filters.classes import ClassFilter, class_name
+from dledger_remoting.filters.subscriptions import ClassFilter, class_name
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, Never
 
 from dledger_broker.filter_process.__main__ import EXIT_MEMORY, LOAD_SECONDS
-from dledger_broker.filter_process.frames import JUDGED, MAX_ANSWER_BYTES, SIZE, answer_size, question
+from dledger_broker.filter_process.messages import JUDGED, MAX_ANSWER_BYTES, SIZE, answer_size, question
 
 _CHUNK_BYTES: Final = 64 << 10
 _GRACE_SECONDS: Final = 1.0

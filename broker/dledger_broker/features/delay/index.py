@@ -50,7 +50,7 @@ class RowsOfTimers:
 
 
 class TimerIndex:
-    """Time index of delayed messages; implements `dledger_broker.kernel.feature_views.FeatureView`.
+    """Time index of delayed messages; implements `dledger_broker.kernel.feature.FeatureView`.
 
     `rows` is the index itself.
     """

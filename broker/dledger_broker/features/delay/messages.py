@@ -1,10 +1,16 @@
 """Part of a node for delayed messages: stores them, and has the jobs that deliver and move them.
 
 Recalls are in `recalls`.
+
+A leader whose time index is not whole, although it was built anew, hands over. Rows that the index lacks would be
+delivered late. The job hands over only to a node whose index is whole, and seldom:
+frequent changes of the leader would cost more than late messages. Without a candidate this node keeps leading, and
+delivers the rows that its index has.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -17,7 +23,6 @@ from dledger_broker.clients.gossip import Gossip
 from dledger_broker.features.delay.asked import Due, RequestedDelay, due_time
 from dledger_broker.features.delay.commands import added_rows
 from dledger_broker.features.delay.firing import TimerFirer
-from dledger_broker.features.delay.handing_over import IndexHandover
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import TimerIndex
 from dledger_broker.features.delay.limits import PendingLimits
@@ -29,7 +34,7 @@ from dledger_broker.features.delay.share import LogShare
 from dledger_broker.features.delay.table import NOTHING, TIMERS, Pending
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
-from dledger_broker.kernel.jobs import Job
+from dledger_broker.kernel.jobs import Job, JobHandle
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -39,11 +44,53 @@ from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitOutcome
 from dledger_broker.kernel.writer import LogWriter
+from dledger_broker.views.timeindex import TimeIndex
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.delays import parse_delay_levels
 from dledger_remoting.errors import MessageIllegal, ServiceNotAvailable
-from dledger_remoting.recalls import RecallHandle
+from dledger_remoting.recalls import RecallHandle, parse_delay_levels
 from dledger_remoting.topics import is_retry_topic
+
+INDEX_WHOLE: Final = "time_index_whole"
+"""Name of the gossip fact that is 1 if a node's index agrees with the state, else 0."""
+LOOK_S: Final = 5.0
+PAUSE_S: Final = 600.0
+"""Minimum time in seconds between two handovers of a node because of its index."""
+
+_logger = logging.getLogger(__name__)
+
+
+class IndexHandover:
+    """Leader job that hands over to a node with a whole index; implements `dledger_broker.kernel.jobs.Job`."""
+
+    name: Final = "timer_index"
+
+    def __init__(self, log: Log, env: Environment, gossip: Gossip, index: TimeIndex) -> None:
+        self._log = log
+        self._env = env
+        self._gossip = gossip
+        self._index = index
+        self._next_handover_s = 0.0
+        gossip.facts[INDEX_WHOLE] = self._is_whole
+
+    def _is_whole(self) -> int:
+        return int(self._index.follower.whole is True)
+
+    def run(self, handle: JobHandle) -> None:
+        """Check whether the index is whole, and hand over if it is not. Check again after `LOOK_S`."""
+        handle.call_later(LOOK_S, partial(self.run, handle))
+        now = self._env.now()
+        if self._index.follower.whole is not False or now < self._next_handover_s:
+            return
+        voters = {str(voter.node_id) for voter in self._log.membership.voters}
+        candidates = [
+            node_id
+            for node_id, whole in self._gossip.reported_facts(INDEX_WHOLE).items()
+            if whole and node_id in voters
+        ]
+        if candidates and handle.hand_over(min(candidates)):
+            self._next_handover_s = now + PAUSE_S
+            _logger.warning("event=timer_index_hands_over to=%s reason='the time index is not whole'", min(candidates))
+
 
 NAME: Final = "delay"
 

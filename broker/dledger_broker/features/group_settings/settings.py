@@ -18,13 +18,30 @@ from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger.statemachine import Leadership
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.sending.dedup.limits import are_to_be_recorded, configured_limits
+from dledger_broker.features.sending.dedup.remembered import REMEMBERED, LimitSends
 from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import SetOrdinal
 from dledger_broker.kernel.parts import Part
+from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.trying_again import RETRY_S, RetryTimer
+
+
+def configured_limits(config: BrokerConfig) -> LimitSends:
+    """Return the limits that a leader with this configuration sets for its group."""
+    return LimitSends(config.idempotent_window_ms, config.max_idempotent_keys)
+
+
+def are_to_be_recorded(limits: LimitSends, state: BrokerState) -> bool:
+    """Return whether the group has other limits.
+
+    While nothing is remembered, and nothing is to be, a difference does not matter.
+    """
+    recorded = state.table(REMEMBERED)
+    differ = (recorded.window_ms, recorded.max_rows) != (limits.window_ms, limits.max_rows)
+    return differ and bool(limits.window_ms or recorded.window_ms)
+
 
 _logger = logging.getLogger(__name__)
 

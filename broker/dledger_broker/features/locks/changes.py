@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.features.locks.leases import Leases
-from dledger_broker.features.locks.numbers import ReleaseHistory, RequestNumber
+from dledger_broker.features.locks.leases import Leases, ReleaseHistory, RequestNumber
 from dledger_broker.features.locks.table import (
     LOCKS,
     DeleteLocks,

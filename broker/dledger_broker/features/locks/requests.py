@@ -1,4 +1,6 @@
-"""Requests about queue locks: lock and renew (41), unlock (42), and unlock everything when a client leaves (20016)."""
+"""Requests about queue locks: lock and renew (41), unlock (42), and unlock everything when a client leaves (20016).
+
+A job of the leader ends locks whose owners have not renewed them in time."""
 
 from __future__ import annotations
 
@@ -11,13 +13,11 @@ from dledger.errors import LogError
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.changes import LockChanges
-from dledger_broker.features.locks.job import EndedLeases
-from dledger_broker.features.locks.leases import Leases
-from dledger_broker.features.locks.numbers import RequestNumber
+from dledger_broker.features.locks.leases import Leases, RequestNumber
 from dledger_broker.features.locks.table import NAME, LockKey, Owner
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.jobs import Job
+from dledger_broker.kernel.jobs import Job, JobHandle
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
@@ -32,6 +32,37 @@ from dledger_remoting.errors import GroupNotExist, InvalidParameter
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext, encode_ext
 from dledger_remoting.queue_locks import MAX_SESSION_CHARS, LockedQueuesBody, LockNumberHeader, QueueLocksBody
 from dledger_remoting.topics import MessageQueue, SubscriptionGroupConfig, validate_group, validate_topic
+
+CHECK_PERIOD_S: Final = 10.0
+MAX_ROWS: Final = 200
+"""Maximum number of locks that one command ends. With the longest names it still fits the smallest segment."""
+
+
+class EndedLeases:
+    """Leader job that ends expired locks every ten seconds; implements `dledger_broker.kernel.jobs.Job`.
+
+    Before the feature is active no locks exist, so it proposes nothing.
+    """
+
+    name: Final = "lock_leases"
+
+    def __init__(self, changes: LockChanges) -> None:
+        self._changes = changes
+
+    def run(self, handle: JobHandle) -> None:
+        """Begin to search for expired locks, every `CHECK_PERIOD_S`."""
+        handle.call_later(CHECK_PERIOD_S, partial(self._end_expired, handle))
+
+    def _end_expired(self, handle: JobHandle) -> None:
+        handle.call_later(CHECK_PERIOD_S, partial(self._end_expired, handle))
+        expired = self._changes.expired()
+        for begin in range(0, len(expired), MAX_ROWS):
+            self._changes.end(expired[begin : begin + MAX_ROWS], handle, _ignore_outcome)
+
+
+def _ignore_outcome(_error: object) -> None:
+    """Ignore the outcome: the next search finds the locks that are still there."""
+
 
 MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_NAMED_CHARS: Final = 127

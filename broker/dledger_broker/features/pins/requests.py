@@ -1,4 +1,6 @@
-"""Requests about pins: made (20013), deleted (20014), listed (20015), renewed by range reads that name them."""
+"""Requests about pins: made (20013), deleted (20014), listed (20015), renewed by range reads that name them.
+
+A job of the leader deletes the pins whose leases have ended."""
 
 from __future__ import annotations
 
@@ -8,12 +10,11 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.features.pins.job import PinLeases
 from dledger_broker.features.pins.proposed import ProposedPins
 from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
-from dledger_broker.kernel.jobs import Job
+from dledger_broker.kernel.jobs import Job, JobHandle
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -29,6 +30,41 @@ from dledger_remoting.headers_range import MAX_LEASE_MS
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.name_limits import MAX_PIN_NAME_BYTES
 from dledger_remoting.range_reads import PinList, PinRow
+
+CHECK_PERIOD_S: Final = 10.0
+"""Interval in seconds between two searches."""
+
+
+class PinLeases:
+    """Leader job that ends expired leases every ten seconds; implements `dledger_broker.kernel.jobs.Job`. The first
+    search also waits that long: without a leader, readers could not renew their pins.
+    """
+
+    name: Final = "pin_leases"
+
+    def __init__(self, machine: BrokerMachine, proposed: ProposedPins, env: Environment) -> None:
+        self._machine = machine
+        self._proposed = proposed
+        self._env = env
+
+    def run(self, handle: JobHandle) -> None:
+        """Begin to search for expired leases."""
+        handle.call_later(CHECK_PERIOD_S, partial(self._check_regularly, handle))
+
+    def _check_regularly(self, handle: JobHandle) -> None:
+        handle.call_later(CHECK_PERIOD_S, partial(self._check_regularly, handle))
+        self.check(handle)
+
+    def check(self, handle: JobHandle) -> None:
+        """Delete the pins whose leases are over."""
+        names = self._proposed.expired(self._env.wall_ms())
+        if names and self._machine.understood_by_all(DeletePins):
+            self._proposed.delete(names, _ignore_outcome, handle)
+
+
+def _ignore_outcome(_error: object) -> None:
+    """Ignore the outcome: the next search finds the pins that are still there."""
+
 
 MAX_PINS: Final = 1_000
 RENEW_AFTER_SHARE: Final = 0.25

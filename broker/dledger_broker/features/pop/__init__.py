@@ -24,13 +24,12 @@ from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Chooser
 from dledger_broker.features.pop.commands import NAME, POP_COMMANDS
 from dledger_broker.features.pop.counts import OrderedCounts
-from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.reading import PopReads
 from dledger_broker.features.pop.requests import PopRequests
-from dledger_broker.features.pop.revival import Revivals
+from dledger_broker.features.pop.revival import Dues, Revivals
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
-from dledger_broker.features.pulling.reader_groups import ReaderGroups
+from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.kernel.parts import Context, Feature

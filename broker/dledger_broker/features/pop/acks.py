@@ -13,7 +13,6 @@ from typing import Final
 from dledger.errors import LogError
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import AckRow, PopQueueKey
-from dledger_broker.features.pop.limits import MAX_ACK_ROWS, UNTAKEN_MS, invisible_ms_of
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
@@ -22,7 +21,7 @@ from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, Needs, Route
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import BodyError, MessageIllegal, TopicNotExist
+from dledger_remoting.errors import BodyError, InvalidParameter, MessageIllegal, TopicNotExist
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
     UNTAKEN_FIELD,
@@ -33,6 +32,21 @@ from dledger_remoting.headers_pop import (
 from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic, revive_queue_of
 from dledger_remoting.pop_bodies import BatchAck, decode_batch_ack
 from dledger_remoting.topics import is_retry_topic, retry_topic
+
+MIN_INVISIBLE_MS: Final = 1_000
+"""Minimum invisible time. With less, a message would return before its consumer has handled it, again and again."""
+UNTAKEN_MS: Final = 1
+"""Invisible time of a message that no consumer received."""
+MAX_INVISIBLE_MS: Final = 12 * 3_600_000
+MAX_ACK_ROWS: Final = 1_000
+"""Maximum number of deliveries in a batch of acknowledgements."""
+
+
+def invisible_ms_of(asked: int) -> int:
+    """Return the invisible time for the time that a client requested. Raises `InvalidParameter`."""
+    if not 0 <= asked <= MAX_INVISIBLE_MS:
+        raise InvalidParameter(f"invisibleTime {asked} is outside 0..{MAX_INVISIBLE_MS} ms")
+    return max(asked, MIN_INVISIBLE_MS)
 
 
 def _acked_topic(group: str, topic: str) -> tuple[str, ...]:

@@ -17,9 +17,8 @@ from dledger_broker.kernel.earlier_logs import awaited_node, earlier_nodes
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus
-from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
-from dledger_remoting.filters.subscriptions import MessageFilter
+from dledger_remoting.filters.subscriptions import ClassFilter, MessageFilter
 from dledger_remoting.record import RECORD_HEAD_BYTES
 
 _OFFSET: Final = Struct(">20xq")

@@ -15,21 +15,19 @@ from dledger.errors import LogError
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
-from dledger_broker.features.pop.acks import AckRequests
+from dledger_broker.features.pop.acks import AckRequests, invisible_ms_of
 from dledger_broker.features.pop.answers import FOUND, found_body, found_ext, nothing_ext
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Choice, Chooser, PopQuery, QueueBatch
 from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
-from dledger_broker.features.pop.gone import GoneClients
-from dledger_broker.features.pop.held import HeldPops, PopWait
-from dledger_broker.features.pop.limits import invisible_ms_of
+from dledger_broker.features.pop.held import GoneClients, HeldPops, PopWait
 from dledger_broker.features.pop.reading import PopReads, Read, ReadPlan
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.turns import PopTurns
 from dledger_broker.features.pulling.limits import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
-from dledger_broker.features.pulling.reader_groups import ReaderGroups
+from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -18,16 +19,16 @@ from dledger.errors import BusyError, LogError, LogFullError, TooLargeError
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
+from dledger_broker.features.pop.answers import copy_of
 from dledger_broker.features.pop.changes import PopChanges, bits_in
 from dledger_broker.features.pop.commands import PopQueueKey, Revive, ReviveRow
-from dledger_broker.features.pop.copies import copy_of
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
-from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.reading import PopReads, ReadPlan, ReadRecords
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
+from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome
@@ -41,6 +42,55 @@ from dledger_remoting.topics import (
     dead_letter_topic,
     is_retry_topic,
 )
+
+NEW_LEADER_S: Final = 10.0
+"""Minimum time for which a new leader keeps a delivery hidden that was applied before this node became the ready
+leader.
+"""
+
+
+class Dues:
+    """Judge of deliveries: due once group time and this leader's own clock have both passed the invisible time.
+
+    The own clock counts from the moment when this leader applied the delivery. Group time alone is not enough:
+
+    1. A message is popped for a minute.
+    2. The clocks of a majority jump ahead by an hour, and are believed.
+    3. By group time alone, another consumer would get the message while the first works on it.
+
+    A new leader does not know since when an earlier delivery is hidden. It relies on group time and waits
+    `NEW_LEADER_S`.
+    """
+
+    def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
+        self._env = env
+        self._clock = clock
+        self._group = group
+        self._ready_in: int | None = None
+        self._ready_at = 0.0
+        group.listeners.append(self._leadership_changed)
+        self._leadership_changed()
+
+    def _leadership_changed(self) -> None:
+        ready_in = self._group.term if self._group.ready else None
+        if ready_in is not None and ready_in != self._ready_in:
+            self._ready_at = self._env.now()
+        self._ready_in = ready_in
+
+    def is_due(self, delivery: Delivery) -> bool:
+        """Return whether the open messages of a delivery are to be delivered again."""
+        now_ms = self._clock.now_ms()
+        return now_ms is not None and self.left_ms(delivery, now_ms) <= 0
+
+    def left_ms(self, delivery: Delivery, now_ms: int) -> int:
+        """Return for how many milliseconds a delivery is not due at least, at a given group time."""
+        now = self._env.now()
+        if delivery.applied_at < self._ready_at:
+            hidden_s = self._ready_at + NEW_LEADER_S - now
+        else:
+            hidden_s = delivery.applied_at + delivery.invisible_ms / 1000 - now
+        return max(delivery.due_ms - now_ms, math.ceil(hidden_s * 1000))
+
 
 LOOK_S: Final = 0.1
 AGAIN_MS: Final = 500

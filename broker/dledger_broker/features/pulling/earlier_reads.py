@@ -17,8 +17,8 @@ import msgspec
 
 from dledger.environment import Environment
 from dledger.log import Log
-from dledger.net.errors import PeerError
 from dledger.net.requests import RequestChannel
+from dledger.net.transport import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.kernel.earlier_logs import awaited_node, earlier_nodes
 from dledger_broker.kernel.requests import Buffer, Origin, Request, Requests, WaitsCounted, request_of

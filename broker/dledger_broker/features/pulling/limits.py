@@ -1,9 +1,10 @@
-"""Limits of a pull: the size of its answer, and the time for which it waits for messages."""
+"""Fields of a pull and their limits: the size of its answer, and the time for which it waits for messages."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from dledger_remoting.headers import PullMessageHeader
 from dledger_remoting.headers_consume import PULL_SUSPEND
 from dledger_remoting.hotpath import PullFields
 
@@ -33,3 +34,23 @@ def polls_s(fields: PullFields) -> float:
     if not fields.sys_flag & PULL_SUSPEND or fields.suspend_timeout_millis <= 0:
         return 0.0
     return min(fields.suspend_timeout_millis / 1000, MAX_SUSPEND_S)
+
+
+def fields_of(header: PullMessageHeader) -> PullFields:
+    """Return the fields of a pull from its decoded header."""
+    return PullFields(
+        header.consumer_group,
+        header.topic,
+        header.queue_id,
+        header.queue_offset,
+        header.max_msg_nums,
+        header.sys_flag,
+        header.commit_offset,
+        header.suspend_timeout_millis,
+        header.sub_version,
+        header.subscription,
+        header.expression_type,
+        header.max_msg_bytes or 0,
+        header.roles,
+        header.topic_created,
+    )

@@ -1,26 +1,67 @@
 """Judge of whether a pull may read: when it arrives, and again when there are messages for a waiting pull.
 
 While a pull waits, its group may be paused or deleted, its topic be closed or shrunk, or its account lose rights. Then
-the pull must not get messages that have arrived since.
+the pull must not get messages that have arrived since. A group is made by its first read, which the leader does if the
+configuration allows it.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from dledger_broker.errors import NoSuchQueue
+from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.pulling.reader_groups import ReaderGroups
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
+from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
-from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.state import BrokerState
-from dledger_remoting.errors import NoPermission, TopicNotExist
+from dledger_remoting.errors import GroupNotExist, NoPermission, TopicNotExist
 from dledger_remoting.hotpath import PullFields
-from dledger_remoting.topics import SubscriptionGroupConfig, is_readable, require_readable
+from dledger_remoting.topics import (
+    SubscriptionGroupConfig,
+    is_readable,
+    is_system_group,
+    require_readable,
+    validate_group,
+)
+
+
+class ReaderGroups:
+    """Creator of the groups of readers."""
+
+    def __init__(self, live: LiveConfig, group: Group, requests: Requests, proposals: GroupProposals) -> None:
+        self._live = live
+        self._group = group
+        self._requests = requests
+        self._proposals = proposals
+
+    def has_to_be_made(self, name: str) -> bool:
+        """Return whether a read has to make a group that does not exist.
+
+        Raises `RemotingError` if the group may not be made.
+        """
+        validate_group(name)
+        if is_system_group(name):
+            return False
+        if not self._live.config.auto_create_group:
+            raise GroupNotExist(f"consumer group {name} does not exist: create it first")
+        return True
+
+    def make(self, request: Request, name: str) -> None:
+        """Make a group, and handle the request again after that."""
+        if not self._group.ready:
+            self._requests.confirm(request)
+            return
+        self._proposals.require_room(request, name)
+        self._proposals.ensure_group(SubscriptionGroupConfig(name), partial(self._requests.resume, request))
+
 
 READING: Final = (rights.topic("topic", Action.SUB), rights.group("consumerGroup", Action.SUB))
 """Rights that an account needs to pull."""

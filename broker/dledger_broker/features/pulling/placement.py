@@ -14,6 +14,10 @@ For `CHANGE_S` after a change of leadership no reader is sent to id 0:
 So a new leader does not become a home at first. It keeps readers that have no other home under the id that it had as a
 follower. Followers keep their readers, unless they are leaving. A follower without a leader for that long sends its
 readers away, because it may be cut off.
+
+A follower passes some pulls on to the leader. Its answer for a leader that does not answer makes the reader repeat its
+pull at the same offset, and at this node. A leader that does not answer is often
+dead. By the route of a stock client, id 0 is still that leader for up to 30 s.
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ from dledger_broker.clients.gossip import READS_AS, Gossip
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
+from dledger_broker.kernel.requests import Request
+from dledger_broker.kernel.routes import Effect
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.hotpath import pull_response_head
 from dledger_remoting.route import MASTER_ID
 
 CHANGE_S: Final = 60.0
@@ -146,3 +154,33 @@ class Placement:
         if leader != self._leader:
             self._leader, self._changed_at = leader, self._env.now()
             self._homes, self._homes_at = (), -math.inf
+
+
+PULL_ANSWER_TIMEOUT_S: Final = 65.0
+"""Time limit for the leader's answer to a pull that was passed on. It is longer than the leader may hold the pull."""
+
+
+def passed_on(placement: Placement) -> Effect:
+    """Return the effect of pulls that were passed on. Later requests need not wait for their answers."""
+
+    def pull_again(request: Request) -> None:
+        if request.is_oneway:
+            request.origin.settle()
+            return
+        try:
+            offset = int(request.ext.get("queueOffset", ""))
+        except ValueError:
+            offset = 0
+        frame = pull_response_head(
+            request.opaque,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            offset,
+            0,
+            offset,
+            remark="the leader did not answer, pull again",
+            serialize_type=request.serialize_type,
+            suggest_broker_id=placement.id_without_leader(),
+        )
+        request.origin.answer_frame(frame)
+
+    return Effect(changes=False, answer_timeout_s=PULL_ANSWER_TIMEOUT_S, unanswered=pull_again)

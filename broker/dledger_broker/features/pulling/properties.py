@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from dledger_broker.views.reading import MAX_SCANNED_UNITS, GetResult, ReadStatus
-from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
+from dledger_remoting.filters.subscriptions import ClassFilter
 from dledger_remoting.record import iter_properties
 
 MAX_EXAMINED_BYTES: Final = 1 << 20

@@ -1,19 +1,25 @@
-"""Reads of queues: finds the stored bytes for a pull, from memory and page cache at once, or later from disk."""
+"""Reads of queues: finds the stored bytes for a pull, from memory and page cache at once, or later from disk.
+
+Pulls do not read bodies. A reader that finds a wrong CRC reads the record from another node, and reports it to this
+node by a pull with `verify`. The node checks for itself, so a false claim costs only the reading of a record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, TrimmedError
+from dledger.log import Log
 from dledger_broker.features.pulling.properties import MAX_EXAMINED_BYTES, max_examined
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.views.reading import GetResult, ReadStatus, outside, select, units_to_read
 from dledger_broker.views.units import require_in_log
-from dledger_remoting.filters.classes import ClassFilter
+from dledger_remoting.errors import ReadBehind, RecordError
 from dledger_remoting.filters.sql92 import SqlFilter
-from dledger_remoting.filters.subscriptions import MessageFilter
+from dledger_remoting.filters.subscriptions import ClassFilter, MessageFilter
+from dledger_remoting.record import decode_record
 
 _EXAMINE: Final = (SqlFilter, ClassFilter)
 """Filters that read records."""
@@ -129,3 +135,20 @@ def _units_to_read(max_messages: int, message_filter: MessageFilter | None) -> i
     if isinstance(message_filter, _EXAMINE):
         return max_examined(message_filter)
     return units_to_read(max_messages, message_filter)
+
+
+async def verify_records(log: Log, runs: Iterable[tuple[int, int]]) -> None:
+    """Check records in runs of a position and a size. Raises `ReadBehind` for a record that is damaged here."""
+    for position, size in runs:
+        try:
+            data = await log.read(position, size)
+        except TrimmedError:
+            return  # The pull itself then answers which messages are kept.
+        place = 0
+        while place < len(data):
+            try:
+                decode_record(data, place, verify_crc=True)
+            except RecordError as error:
+                log.read_failed(position + place)
+                raise ReadBehind(f"the record at position {position + place} is damaged here: {error}") from error
+            place += int.from_bytes(data[place : place + 4], "big")

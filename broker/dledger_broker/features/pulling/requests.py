@@ -23,18 +23,21 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.answers import CODES, PullAnswers
 from dledger_broker.features.pulling.earlier_reads import EarlierReads
-from dledger_broker.features.pulling.fields import fields_of
-from dledger_broker.features.pulling.limits import MAX_HELD_BYTES, UNHEARD_S, max_bytes, max_messages, polls_s
+from dledger_broker.features.pulling.limits import (
+    MAX_HELD_BYTES,
+    UNHEARD_S,
+    fields_of,
+    max_bytes,
+    max_messages,
+    polls_s,
+)
 from dledger_broker.features.pulling.longpoll import HeldPull, LongPolls
-from dledger_broker.features.pulling.passed_on import passed_on
-from dledger_broker.features.pulling.permits import READING, ReadPermits
-from dledger_broker.features.pulling.placement import Placement
+from dledger_broker.features.pulling.permits import READING, ReaderGroups, ReadPermits
+from dledger_broker.features.pulling.placement import Placement, passed_on
 from dledger_broker.features.pulling.properties import Matcher, choose
-from dledger_broker.features.pulling.reader_groups import ReaderGroups
-from dledger_broker.features.pulling.reads import QueueReads
+from dledger_broker.features.pulling.reads import QueueReads, verify_records
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.pulling.turn_reads import TurnReads
-from dledger_broker.features.pulling.verified import verify_records
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
@@ -50,9 +53,8 @@ from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_broker.views.reading import GetResult, ReadStatus
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import ReadBehind, RemotingError, SystemBusy
-from dledger_remoting.filters.classes import ClassFilter
 from dledger_remoting.filters.sql92 import SqlFilter
-from dledger_remoting.filters.subscriptions import MessageFilter
+from dledger_remoting.filters.subscriptions import ClassFilter, MessageFilter
 from dledger_remoting.headers import PullMessageHeader, decode_ext
 from dledger_remoting.headers_consume import PULL_COMMIT_OFFSET
 from dledger_remoting.hotpath import PullFields

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dledger.store.disk import DiskSpace
-from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.put_times import quantile_ms, stock_counts
+from dledger_broker.kernel.counters import BrokerCounters, quantile_ms, stock_counts
 from dledger_remoting.codes import PROTOCOL_VERSION
 
 _TIMES: Final = (

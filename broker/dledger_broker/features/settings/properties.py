@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from dledger_base.config_keys.declared import Alias, ConfigValue
-from dledger_base.config_keys.properties import read_properties
+from dledger_base.config_keys.origins import read_properties
 from dledger_broker.broker_conf import other_peers, own_peer_port, percent
 from dledger_broker.config import KEYS, BrokerConfig
 from dledger_broker.errors import ConfigError
-from dledger_broker.live_keys import text_of, typed
+from dledger_broker.kernel.live_config import text_of, typed
 from dledger_remoting.errors import InvalidParameter, NoPermission
 from dledger_remoting.route import MASTER_ID
 

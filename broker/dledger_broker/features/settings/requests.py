@@ -17,14 +17,13 @@ from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.leadership import Group
-from dledger_broker.kernel.live_config import LiveConfig
+from dledger_broker.kernel.live_config import LiveConfig, with_live_values
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
-from dledger_broker.live_keys import with_live_values
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.registration import DataVersion

@@ -22,12 +22,11 @@ from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
-from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALF_COMMANDS, HALVES, NAME
-from dledger_broker.features.transactions.units import HalfUnits
+from dledger_broker.features.transactions.units import HalfUnits, ProposedHalves
 from dledger_broker.kernel.parts import Context, Feature
 from dledger_remoting.ids import UniqueKeyGenerator
 

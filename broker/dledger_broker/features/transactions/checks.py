@@ -18,8 +18,8 @@ import msgspec
 from dledger.errors import BusyError, LogError, LogFullError, TrimmedError
 from dledger_broker.clients.relay import Outcome, Relay
 from dledger_broker.features.transactions.messages import real_target, undecided
-from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, HalfOutcome, OpenHalf
+from dledger_broker.features.transactions.units import ProposedHalves
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.live_config import LiveConfig

@@ -21,8 +21,8 @@ from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.gathering import Gathering
 from dledger_broker.features.sending.on_their_way import waits_for_others
 from dledger_broker.features.transactions.messages import committed, real_target
-from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import HALVES, EndHalf, Half, HalfOutcome
+from dledger_broker.features.transactions.units import ProposedHalves
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.contexts import UNKNOWN_CHANGE
 from dledger_broker.kernel.machine import BrokerMachine

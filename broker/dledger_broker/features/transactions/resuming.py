@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from dledger_broker.features.transactions.messages import opened_again
-from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES, HalfOutcome, ReopenHalf
-from dledger_broker.features.transactions.units import NewHalf, opened
+from dledger_broker.features.transactions.units import NewHalf, ProposedHalves, opened
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine

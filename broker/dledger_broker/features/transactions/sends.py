@@ -7,9 +7,8 @@ from typing import Final
 from dledger_broker.features.sending.single_sends import SingleSend
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.transactions.messages import half_properties
-from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import HALVES, NAME
-from dledger_broker.features.transactions.units import HalfSend, HalfUnits, NewHalf
+from dledger_broker.features.transactions.units import HalfSend, HalfUnits, NewHalf, ProposedHalves
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.live_config import LiveConfig

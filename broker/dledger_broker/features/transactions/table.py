@@ -19,11 +19,43 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
-from dledger_broker.features.transactions.check_order import CheckOrder
 from dledger_broker.kernel.commands import Command, Kinds, RawCommand
 from dledger_broker.kernel.digest import MASK, item_hash
 from dledger_broker.kernel.tables import Changes, Frame, Table, TableKey, in_slices
 from dledger_remoting.topics import HALF_TOPIC
+
+MS_PER_S = 1_000
+
+
+class CheckOrder:
+    """Positions of halves by the second of their next check. Most halves end before that."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, dict[int, None]] = {}
+
+    def add(self, position: int, next_check_ms: int) -> None:
+        """Add a half that is open."""
+        self._seconds.setdefault(next_check_ms // MS_PER_S, {})[position] = None
+
+    def remove(self, position: int, next_check_ms: int) -> None:
+        """Remove a half that has ended, or whose next check has changed. `next_check_ms` is the value of its `add`."""
+        second = next_check_ms // MS_PER_S
+        positions = self._seconds[second]
+        del positions[position]
+        if not positions:
+            del self._seconds[second]
+
+    def begun(self, now_ms: int) -> Iterator[int]:
+        """Yield the halves whose second has begun, the earliest second first.
+
+        Nothing may be added or removed meanwhile.
+        """
+        now_s = now_ms // MS_PER_S
+        for second in sorted(second for second in self._seconds if second <= now_s):
+            yield from self._seconds[second]
+
 
 NAME: Final = "transactions"
 """Name of the feature."""

@@ -1,12 +1,14 @@
 """Units of halves on their way into the log: the halves of one turn, with the command that opens them.
 
+The overlay has the halves that the leader is about to open, to end or to reopen.
+
 While many are on their way, the halves of several turns are gathered, as plain sends are. They are answered once they
 are applied, or when no majority has had them for too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -17,7 +19,6 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.gathering import Gathering
 from dledger_broker.features.sending.on_their_way import UnitsInFlight
 from dledger_broker.features.sending.single_sends import SingleSend, SingleSends
-from dledger_broker.features.transactions.proposed import ProposedHalves
 from dledger_broker.features.transactions.table import OPEN_KIND, POSITION, Half, half_row
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
@@ -29,6 +30,44 @@ from dledger_remoting.errors import OutcomeUnknown, ServiceNotAvailable
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import offset_message_id_prefix
 from dledger_remoting.topics import HALF_TOPIC
+
+
+class ProposedEnds:
+    """Ends of halves that are staged and not applied yet, with the requests that wait for their outcome.
+
+    An entry ends with its unit, even if its request was answered before. So two ends of one half are never in the log
+    together.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+
+    def __contains__(self, position: int) -> bool:
+        return position in self._waiting
+
+    def begin(self, position: int) -> None:
+        """Note that the end of a half is staged."""
+        self._waiting[position] = []
+
+    def wait(self, position: int, callback: Callable[[], None]) -> None:
+        """Call `callback` when a staged end is applied or lost."""
+        self._waiting[position].append(callback)
+
+    def finish(self, position: int) -> None:
+        """Note that an end is applied or lost. Call this before any request is answered."""
+        for callback in self._waiting.pop(position):
+            callback()
+
+
+class ProposedHalves:
+    """Changes of halves that this leader has in flight."""
+
+    def __init__(self) -> None:
+        self.opening = 0
+        """Number of halves that are staged to be opened."""
+        self.ends = ProposedEnds()
+        self.checked: set[int] = set()
+        """Halves whose checks are about to be noted."""
 
 
 @dataclass(frozen=True, slots=True)

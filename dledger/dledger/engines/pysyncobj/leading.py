@@ -10,8 +10,8 @@ full, a probe is unanswered, entries are read from a file, or it needs a snapsho
 from __future__ import annotations
 
 from dledger.consensus.effects import ReadsReady, SendCatchUp, SendEntries, SendSnapshot
+from dledger.consensus.engine import RaftSettings
 from dledger.consensus.peers import Mode
-from dledger.consensus.settings import RaftSettings
 from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply, TimeoutNow
 from dledger.core.progress import Progress
 from dledger.engines.pysyncobj.journal import OFFSET, LogJournal

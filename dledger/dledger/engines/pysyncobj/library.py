@@ -47,7 +47,7 @@ from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from dledger.consensus.settings import RaftSettings
+from dledger.consensus.engine import RaftSettings
 from dledger.engines.pysyncobj.journal import OFFSET, LogJournal
 from dledger.types import EntryMeta, Membership, ReplicaId
 from dledger_base.invariants import invariant

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_remoting.errors import ServerError
-from dledger_remoting.filters.classes import ClassFilter
+from dledger_remoting.filters.subscriptions import ClassFilter
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("classes")

@@ -7,8 +7,8 @@ from functools import partial
 
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import End, HalfEnds
-from dledger_broker.features.transactions.proposed import ProposedEnds
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, HalfTable
+from dledger_broker.features.transactions.units import ProposedEnds
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.record import MessageRecord

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from dledger.statemachine import CommittedEntry
 from dledger_broker.features.locks.changes import LockChanges
-from dledger_broker.features.locks.leases import Leases
-from dledger_broker.features.locks.numbers import RequestNumber
+from dledger_broker.features.locks.leases import Leases, RequestNumber
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, LockKey, LockTable, Owner
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.queues import TopicState

@@ -12,8 +12,8 @@ from dledger_broker.features.pop.choosing import Choice, PopQuery
 from dledger_broker.features.pop.commands import AckRow, Pop, PopQueueKey
 from dledger_broker.features.pop.counts import OrderedCounts
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
-from dledger_broker.features.pop.dues import Dues
 from dledger_broker.features.pop.requests import PopRequests
+from dledger_broker.features.pop.revival import Dues
 from dledger_broker.features.pop.table import PopTable
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.requests import Request

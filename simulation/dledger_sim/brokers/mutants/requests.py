@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.errors import LogError, NotLeaderError
-from dledger.net.errors import PeerError
+from dledger.net.transport import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommit, RecentCommits
 from dledger_broker.features.offsets.requests import OffsetRequests

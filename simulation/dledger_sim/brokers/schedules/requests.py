@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from dledger.errors import CorruptionError
 from dledger.testing.disk import SimDisk
-from dledger_broker.views.checked import read_checked
+from dledger_broker.views.checkpoint import read_checked
 from dledger_broker.views.keyfile import ActiveIndexFile, IndexDamageError, IndexHeader, IndexLayout, as_keys
 from dledger_broker.views.keyindex import CHECKPOINT, IndexCheckpoint, KeyIndex
 from dledger_remoting.codes import RequestCode, ResponseCode

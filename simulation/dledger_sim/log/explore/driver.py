@@ -26,8 +26,8 @@ from dledger.consensus.effects import (
     SendSnapshot,
     Truncate,
 )
+from dledger.consensus.engine import RaftSettings
 from dledger.consensus.peers import Mode
-from dledger.consensus.settings import RaftSettings
 from dledger.core.messages import Append, VoteReply
 from dledger.core.raft import Raft
 from dledger.errors import ContradictionError

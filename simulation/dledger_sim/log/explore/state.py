@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from dledger.consensus.engine import RaftSettings
 from dledger.consensus.messages import Message as AnyMessage
 from dledger.consensus.peers import Mode
-from dledger.consensus.settings import RaftSettings
 from dledger.core.log_table import LogTable
 from dledger.core.messages import (
     Append,

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import permutations
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dledger.consensus.settings import RaftSettings
+from dledger.consensus.engine import RaftSettings
 from dledger.types import Role
 from dledger_sim.log.explore.bounds import Bounds
 from dledger_sim.log.explore.driver import Driver, Move, Seen

@@ -11,9 +11,9 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.frame import FrameDecoder
-from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
 from tests.access_keys import KEY_FILE
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_broker import FakeClient, ServedBroker
 
-from dledger_broker.features.accounts.wrong_signatures import BURST, PER_S
+from dledger_broker.features.accounts.judge import BURST, PER_S
 from dledger_broker.kernel.rights import ADMIN, Demand
-from dledger_broker.testing.access import guard
+from dledger_broker.testing.broker import guard
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError

@@ -17,9 +17,9 @@ from dledger_base.access_keys import KeyFileWatch, access_keys, key_id
 from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.features.accounts.sealing import KeyFile, SealError, new_key, read_key_file
 from dledger_broker.features.accounts.table import ACCOUNTS
-from dledger_broker.kernel.node_status import with_features
+from dledger_broker.frontend.http import with_features
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.command import RemotingCommand
-from dledger_remoting.root_account import ROOT
 from dledger_remoting.signatures import Credentials, signed
 from tests.access_keys import KEY_FILE
 

@@ -6,7 +6,7 @@ from served_broker import FakeClient, MakeBroker, ServedBroker
 from dledger_broker.features.delay.messages import STEP_BACK_MS, DueMessages
 from dledger_broker.testing.environment import START_MS
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.delays import parse_delay_levels
+from dledger_remoting.recalls import parse_delay_levels
 from dledger_remoting.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.broker.features.delay.delayed_brokers import pending
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 from served_broker import ServedBroker
 
-from dledger_broker.features.locks.numbers import LATE_S, MAX_REMEMBERED, ReleaseHistory, RequestNumber
+from dledger_broker.features.locks.leases import LATE_S, MAX_REMEMBERED, ReleaseHistory, RequestNumber
 from dledger_broker.features.locks.table import LockKey, Owner
 from tests.broker.features.locks.lock_bodies import lock_body
 from tests.broker.features.locks.lock_calls import LOCK, T1_0, T1_1, UNLOCK, Locker, granted, numbered

@@ -12,7 +12,7 @@ import pytest
 from served_broker import MakeBroker, ServedBroker
 
 from dledger.log import Log
-from dledger.net.errors import PeerError, PeerGoneError
+from dledger.net.transport import PeerError, PeerGoneError
 from dledger.replica.status import PeerStatus
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId

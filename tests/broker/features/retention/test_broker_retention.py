@@ -15,8 +15,8 @@ from dledger.types import EntryKind
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.group_settings.settings import GroupSettings
-from dledger_broker.features.pins.job import PinLeases
 from dledger_broker.features.pins.proposed import ProposedPins
+from dledger_broker.features.pins.requests import PinLeases
 from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.features.retention.job import CHECK_PERIOD_S, FIRST_CHECK_S, NOTHING_GOES, Retention
 from dledger_broker.features.retention.policy import DELETE_OLDEST, HOUR_MS, RetentionPolicy, TrimPart

@@ -25,7 +25,7 @@ from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.runtime.description import RuntimeInfo
 from dledger_broker.features.runtime.earliest import PIECE_BYTES
 from dledger_broker.features.runtime.throughput import PERIOD_S
-from dledger_broker.kernel.put_times import BOUNDS_MS, PutTimes, quantile_ms, stock_counts
+from dledger_broker.kernel.counters import BOUNDS_MS, PutTimes, quantile_ms, stock_counts
 from dledger_remoting.bodies import KVTable, decode_body
 from tests.broker.features.delay.test_firing import begin_to_fire
 from tests.broker.features.delay.test_recalls import DELAYED

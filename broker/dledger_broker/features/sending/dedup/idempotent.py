@@ -28,8 +28,8 @@ from dledger.statemachine import Leadership
 from dledger.types import Membership
 from dledger_base.invariants import invariant
 from dledger_broker.config import BrokerConfig
-from dledger_broker.features.delay.by_key import records_with_key
 from dledger_broker.features.delay.messages import DueMessages
+from dledger_broker.features.delay.recalls import records_with_key
 from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.sending.dedup.comparing import MAX_FACTS_BYTES, FirstSend, first_send, may_wait
 from dledger_broker.features.sending.dedup.identities import (
