@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import dledger_sim
+
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +56,11 @@ def installed(folder: Path, *wheels: Path) -> Path:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(folder)]
     subprocess.run([*install, *map(str, wheels)], check=True, capture_output=True)
     return folder
+
+
+def test_an_editable_installation_runs_the_simulator_of_this_tree() -> None:
+    """A copy of it would be tested in its place after each change, and nobody would notice."""
+    assert Path(dledger_sim.__file__).is_relative_to(ROOT / "simulation")
 
 
 @pytest.fixture(scope="module")
