@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +17,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_heartbeat
 from tests.broker.served_broker import pull_ext
-
-
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for a condition whose change is no event that a test could wait for."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 -- see above
-            await asyncio.sleep(0.001)
+from tests.waiting import until  # noqa: F401 - tests import it from here
 
 
 def node_config(tmp_path: Path, **keys: ConfigValue) -> BrokerConfig:

@@ -32,16 +32,6 @@ def test_levels_of_the_configuration_count_and_the_default_is_info():
     assert (config.log_level, config.log_levels) == ("INFO", {})
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("log_level", "LOUD", "log_level = 'LOUD', expected one of DEBUG, INFO, WARNING, ERROR"),
-        ("log_levels", "INFO", "log_levels = 'INFO', expected a table [log_levels] of logger = level"),
-        ("log_levels", {"a": "LOUD"}, "each level one of DEBUG, INFO, WARNING, ERROR"),
-        ("log_levels", {"a": 7}, "log_levels = {'a': 7}, expected a table"),
-    ],
-)
-def test_an_invalid_log_level_is_refused(key, value, expected):
-    with pytest.raises(ConfigError) as caught:
-        build_config({**MINIMAL, key: value})
-    assert expected in str(caught.value)
+def test_an_invalid_level_of_one_logger_is_refused():
+    with pytest.raises(ConfigError, match="each level one of DEBUG, INFO, WARNING, ERROR"):
+        build_config({**MINIMAL, "log_levels": {"a": "LOUD"}})

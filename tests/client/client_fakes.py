@@ -38,16 +38,10 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.record import MessageRecord, encode_record
 from dledger_remoting.route import BrokerData, ClusterInfo, QueueData, TopicRouteData, encode_cluster_info, encode_route
+from tests.waiting import until  # noqa: F401 - tests import it from here
 
 CLOSE = object()
 LEADER_CHANGED = 20002
-
-
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Let other tasks run until the condition holds, or fail after a time limit."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the conditions have no event
-            await asyncio.sleep(0.001)
 
 
 def refusing(code: int, remark: str = "no", **ext: str) -> Callable[[RemotingCommand], RemotingCommand]:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -15,6 +14,7 @@ from consuming import fill
 
 from dledger_client import ConcurrentUseError, PushConsumer, SyncConsumer, SyncProducer
 from dledger_remoting.codes import RequestCode
+from tests.waiting import wait_until
 
 
 async def commit_of(consumer, cluster):
@@ -159,14 +159,6 @@ def test_an_error_that_is_caught_in_a_blocking_loop_acknowledges_nothing(threade
         except ValueError:
             pass
     assert threaded_cluster.group.offsets["CG", "T", 0] == 1
-
-
-def wait_until(condition, seconds=10):
-    """Wait in a thread as `until` does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class CutOffError(Exception):

@@ -1,7 +1,6 @@
 """The event loop of a node never waits for a read of the disk when it writes an entry."""
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 
@@ -10,21 +9,7 @@ from node_group import SEGMENT_BYTES, Journal, until
 
 from dledger import Node, NodeConfig
 from dledger.store.segments import DIRECTORY
-
-
-def evict(directory: Path) -> None:
-    """Drop the pages of a directory's files from the page cache, as memory pressure does."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fdatasync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def read_from_disk() -> int:
-    """Return the number of bytes that this thread has read from a disk."""
-    counters = Path("/proc/thread-self/io").read_text().splitlines()
-    return int(dict(line.split(": ") for line in counters)["read_bytes"])
+from tests.dledger.page_cache import evict, read_from_disk
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no counters of a thread's reads")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 from dledger_client import ReceivedMessage
+from tests.waiting import until  # noqa: F401 - tests import it from here
 
 COMMAND_SECONDS = 60.0
 POLL_SECONDS = 40.0
@@ -41,10 +40,3 @@ class Bodies(list[bytes]):
 
     async def __call__(self, message: ReceivedMessage) -> None:
         self.append(message.body)
-
-
-async def until(condition: Callable[[], object], seconds: float = POLL_SECONDS) -> None:
-    """Wait on the loop until a condition holds, or fail after a time limit."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the conditions have no event
-            await asyncio.sleep(0.02)

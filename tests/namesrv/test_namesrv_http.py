@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served_names import PATIENCE_S, B, connected, serving
 
 from dledger.testing.ports import free_ports
-from dledger_namesrv.config import ConfigError, NameServerConfig
+from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.known import FILE_NAME
 from dledger_namesrv.metrics import LIMITS
 from dledger_namesrv.server import NameServer, StartError
@@ -155,8 +155,3 @@ async def test_an_http_port_without_its_package_says_how_to_install_it(tmp_path,
     server = NameServer(NameServerConfig(port=0, http_port=http_port, data=tmp_path))
     with pytest.raises(StartError, match=r"pip install .*'prometheus-client>=.*; or set http_port = 0"):
         await server.start()
-
-
-def test_both_ports_cannot_be_the_same():
-    with pytest.raises(ConfigError, match="port = 9876 and http_port = 9876"):
-        NameServerConfig(http_port=9876)

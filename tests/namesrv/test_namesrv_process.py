@@ -152,35 +152,6 @@ def test_the_name_server_exits_with_2_and_one_line_if_it_cannot_start(tmp_path):
     assert "is already in use" in errors
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("port = 70000", ["port = 70000", "0 to 65535"]),
-        ('port = "ninety"', ["port = 'ninety'", "whole number"]),
-        ("ports = 1", ["ports = 1", "no such key", "port"]),
-        ("port = 1\nlistenPort = 2", ["listenPort = 2", "contradicts port = 1"]),
-        ('enable_topic_list = "maybe"', ["'maybe'", "true or false"]),
-        ("idle_timeout_ms = 0", ["idle_timeout_ms = 0", "10 to"]),
-        ('host = ""', ["host = ''", "text"]),
-        ("namesrv = 5", ["namesrv = 5", "table"]),
-        ("port = ", ["not a TOML file"]),
-    ],
-)
-def test_a_wrong_configuration_names_key_value_and_expectation(tmp_path, text, words):
-    path = tmp_path / "namesrv.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, {})
-    for word in [str(path), *words]:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read"):
-        load_config(tmp_path / "nowhere.toml", {})
-
-
 IN_TOML = 'listenPort = "9999"\nserverChannelMaxIdleTimeSeconds = 60\norderMessageEnable = "true"\n'
 AS_PASTED = """
     # pasted

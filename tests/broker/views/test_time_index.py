@@ -45,24 +45,6 @@ def stored(machine: RowsMachine) -> tuple[int, list[Row]]:
     return position, rows
 
 
-def test_queries_continue_behind_each_other_and_restart_after_the_last_due_row(machine):
-    rows = machine.filed([1, 2, 3, 4, 50])
-    machine.due()
-    answers = [machine.ask(before_ms=10, limit=3) for _ in range(4)]
-    machine.env.run_ready()
-    assert [answer[0] for answer in answers] == [rows[:3], rows[3:4], [], rows[:3]]
-
-
-def test_queries_wait_until_the_time_index_has_reached_the_applied_position(machine):
-    machine.add([1])
-    answers = machine.ask()
-    machine.env.run_ready()
-    assert answers == []
-    assert not machine.follower.reached
-    machine.settle()
-    assert len(answers[0]) == 1
-
-
 def test_a_row_that_ends_during_a_search_is_not_handed_out(machine):
     first, second = machine.filed([1, 2])
     restarted = again(machine)
@@ -74,16 +56,6 @@ def test_a_row_that_ends_during_a_search_is_not_handed_out(machine):
     restarted.settle()
     assert [row.due_ms for row in answers[0]] == [0, 2]
     assert restarted.index.is_pending(second.position)
-
-
-def test_a_row_that_ends_after_being_handed_out_is_no_longer_pending(machine):
-    first, second = machine.filed([1, 2])
-    assert machine.due() == [first, second]
-    machine.end([first])
-    machine.settle()
-    assert not machine.index.is_pending(first.position)
-    assert machine.index.is_pending(second.position)
-    assert machine.due() == [second]
 
 
 def test_a_start_behind_the_file_answers_no_query_until_the_state_has_caught_up(machine):

@@ -14,21 +14,9 @@ from dledger.store.disk import OsDisk
 from dledger.store.pages import PAGE_BYTES, PageWriter
 from dledger.store.segments import segment_path
 from dledger.testing.disk import SimDisk
+from tests.dledger.page_cache import evict, read_from_disk
 
 SEGMENT_BYTES = 1 << 20
-
-
-def evict(path: Path) -> None:
-    """Drop a file's pages from the page cache, as memory pressure does."""
-    with path.open("rb") as file:
-        os.fdatasync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def read_from_disk() -> int:
-    """Return the number of bytes that this thread has read from a disk."""
-    counters = Path("/proc/thread-self/io").read_text().splitlines()
-    return int(dict(line.split(": ") for line in counters)["read_bytes"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no counters of a thread's reads")

@@ -6,8 +6,6 @@ After the pin's end that part is trimmed, and both modes give the same rows of t
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -20,6 +18,7 @@ from dledger_spark.options import read_options
 from dledger_spark.partitions import LogSlice, QueueRange
 from dledger_spark.planning import BatchPlanner
 from dledger_spark.reading import read_partition
+from tests.waiting import wait_until
 
 CONFIG = "segment_bytes = 1048576\nretention_bytes = 3145728\nsnapshot_interval_s = 1\n"
 TOPIC = "pinned"
@@ -27,13 +26,6 @@ OTHER = "other"
 QUEUES = 2
 PATIENCE_SECONDS = 120.0
 Row = tuple[str, int, int, bytes]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def first_position(cluster: LocalCluster, group: str) -> int:

@@ -37,7 +37,6 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
 from dledger_remoting.frame import Frame
 from dledger_remoting.record import RECORD_HEAD_BYTES
-from dledger_remoting.topics import TopicConfig
 from tests.broker.features.pop.pop_calls import pop
 from tests.broker.features.pulling.pull_calls import beat, held_pull, position, trimmed
 
@@ -150,31 +149,6 @@ def test_a_pull_that_meets_a_trim_skips_no_remaining_record(
 
 
 # ---- checks
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"topic": "Unknown"}, 17),
-        ({"topic": "WriteOnly"}, 16),
-        ({"queueId": "4"}, 29),
-        ({"queueId": "-1"}, 29),
-        ({"consumerGroup": "Stopped"}, 16),
-        ({"consumerGroup": "bad group"}, 29),
-        ({"sysFlag": "0"}, 24),
-        ({"subscription": "||"}, 23),
-        ({"expressionType": "SQL92"}, 23),
-        ({"expressionType": "XPATH"}, 1),
-        ({"sysFlag": "12"}, 1),
-        ({"queueOffset": "x"}, 1),
-    ],
-)
-def test_a_bad_pull_is_refused_with_rocketmqs_code(client: FakeClient, fields: dict[str, str], code: int) -> None:
-    client.broker.memory.machine.proposals.put_topic(TopicConfig("WriteOnly", 4, 4, perm=2), lambda _: None)
-    make_group(client.broker, "Stopped", consume_enable=False)
-    make_group(client.broker)
-    answer = client.call(11, {**pull_ext("T1"), **fields})
-    assert (answer.code, bool(answer.remark)) == (code, True)
 
 
 def test_an_unknown_group_is_created_or_refused(make_broker: MakeBroker) -> None:

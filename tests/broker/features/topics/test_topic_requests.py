@@ -92,15 +92,6 @@ def test_a_list_changes_named_attributes_and_keeps_other_attributes(client: Fake
     assert client.broker.memory.machine.state.topics["T2"].config == config
 
 
-def test_a_list_that_grows_attributes_beyond_the_limit_is_refused_as_a_whole(client: FakeClient) -> None:
-    assert put_list(client, {"topicName": "T2", "attributes": {"+a": "x" * 4000}}).code == 0
-    answer = put_list(client, {"topicName": "T3"}, {"topicName": "T2", "perm": 4, "attributes": {"+b": "x" * 4000}})
-    assert_refused(answer, 29, "the limit is 4096")
-    assert "T3" not in client.broker.memory.machine.state.topics
-    assert client.broker.memory.machine.state.topics["T2"].config.perm == 6
-    assert put_list(client, {"topicName": "T2", "attributes": {"-a": "", "+b": "x" * 4000}}).code == 0
-
-
 @pytest.mark.parametrize(("attributes", "text"), [({"+": "x"}, "no key"), ({"+a": "1", "-a": ""}, "'a' twice")])
 def test_senseless_attributes_of_a_list_are_refused(client: FakeClient, attributes: dict[str, str], text: str) -> None:
     assert_refused(put_list(client, {"topicName": "T2", "attributes": attributes}), 29, text)

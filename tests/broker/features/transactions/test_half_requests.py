@@ -121,25 +121,6 @@ def test_a_rolled_back_message_is_never_delivered(broker: ServedBroker, client: 
     assert bodies(broker) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"producerGroup": "strangers"}, "producer group PG"),
-        ({"tranStateTableOffset": "5"}, "queue offset 0"),
-        ({"commitLogOffset": "5"}, "no transaction is open at 5"),
-        ({"commitOrRollback": "3"}, "8 commits"),
-    ],
-)
-def test_an_end_with_fields_of_another_half_is_refused(client: FakeClient, fields: dict[str, str], text: str) -> None:
-    sent = send_half(client)
-    for what in (COMMIT, ROLLBACK):
-        refused = end(client, sent, what, **fields)
-        assert refused.code != 0
-        assert text in (refused.remark or "")
-    assert len(table(client.broker).open) == 1
-    assert bodies(client.broker) == []
-
-
 def test_only_one_of_several_simultaneous_ends_of_a_half_counts(broker: ServedBroker, client: FakeClient) -> None:
     sent = send_half(client)
     first, second, third = end_many(client, end_ext(sent), end_ext(sent), end_ext(sent, ROLLBACK))
