@@ -1,7 +1,7 @@
 """Hook of hatchling that adds the simulator to the wheel of the proof.
 
-`force-include` in `pyproject.toml` would copy the simulator into an editable installation as well. Whoever changed the
-simulator afterwards would test the copy.
+`force-include` in `pyproject.toml` would copy the simulator into an editable installation as well. After a change of
+the simulator, tests would go on with the copy.
 """
 
 from __future__ import annotations

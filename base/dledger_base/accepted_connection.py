@@ -15,13 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from dledger_base.admission import Address
-from dledger_base.request_memory import RequestMemory
-from dledger_base.telling import Telling
-from dledger_base.unread_answers import UnreadAnswers
+from dledger_base.port_bounds import PortBounds
 
 PIECE_BYTES: Final = 256 << 10
 """Maximum size of one write in bytes. About as many unread bytes of a connection are not counted."""
@@ -100,16 +97,6 @@ class FirstRequest:
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Limits of each connection of a port."""
-
-    unread_bytes: int
-    """Maximum size in bytes of unread answers. Beyond it no request is read."""
-    slow_reader_timeout_ms: int
-    """Time limit in milliseconds for the client to read them."""
-
-
 class LimitCounters(Protocol):
     """Counters of a server for connections at these limits."""
 
@@ -126,12 +113,9 @@ class LimitCounters(Protocol):
 class Host(Protocol):
     """Server of a connection."""
 
-    request_memory: RequestMemory
-    stranger_memory: RequestMemory
-    """Memory for requests of clients that have not signed anything, while access control is on."""
-    unread: UnreadAnswers
-    telling: Telling
-    connection_limits: ConnectionLimits
+    @property
+    def bounds(self) -> PortBounds:
+        """Bounds of the port."""
 
     @property
     def limit_counters(self) -> LimitCounters:
@@ -159,7 +143,7 @@ class AcceptedConnection(asyncio.Protocol):
         """True if nothing more is read from it."""
         self._is_trusted = False
         """True if one of its requests was signed rightly."""
-        self._request_memory = host.request_memory
+        self._request_memory = host.bounds.request_memory
         self._waits_for_memory = False
         self._write_paused = False
         """True while its client reads too slowly."""
@@ -170,7 +154,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Take the connection, or close it at once if there are too many."""
         self._transport = transport = cast("asyncio.Transport", transport)
         self._is_secured = is_secured(transport)
-        transport.set_write_buffer_limits(high=self._host.connection_limits.unread_bytes)
+        transport.set_write_buffer_limits(high=self._host.bounds.limits.unread_bytes)
         if self._enter(transport.get_extra_info("peername")):
             self._first_request = FirstRequest(self, self._close_late)
         else:
@@ -180,7 +164,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Forget what the connection holds."""
         self._transport = None
         self._is_over = True
-        self._host.unread.forget(self)
+        self._host.bounds.unread.forget(self)
         self._cancel_slow_timer()
         self._note_first_request()
         self._end_partial()
@@ -190,7 +174,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._write_paused = True
         self._host.limit_counters.count_unread_pause()
         self.update_reading()
-        timeout_s = self._host.connection_limits.slow_reader_timeout_ms / 1000
+        timeout_s = self._host.bounds.limits.slow_reader_timeout_ms / 1000
         self._slow_timer = asyncio.get_running_loop().call_later(timeout_s, self._drop_slow_reader)
 
     def resume_writing(self) -> None:
@@ -217,7 +201,7 @@ class AcceptedConnection(asyncio.Protocol):
     @property
     def is_strange(self) -> bool:
         """True if the arriving request counts as that of a client that has signed nothing."""
-        return self._request_memory is self._host.stranger_memory
+        return self._request_memory is self._host.bounds.stranger_memory
 
     @property
     def unread_bytes(self) -> int:
@@ -263,15 +247,15 @@ class AcceptedConnection(asyncio.Protocol):
         raise NotImplementedError
 
     def _log_end(self, level: int, event: str, why: str) -> None:
-        untold = self._host.telling.untold(self.address.ip, f"{event} {why}")
+        untold = self._host.bounds.telling.untold(self.address.ip, f"{event} {why}")
         if untold is not None:
             _logger.log(level, "event=%s client=%s reason=%r untold=%d", event, self.address, why, untold)
 
     def _count_partial(self, size: int, missing: int) -> None:
         """Count `size` more bytes of an incomplete request, of which `missing` bytes have not arrived."""
         if not self.arrived:
-            is_strange = not self._is_trusted and self._host.judges
-            self._request_memory = self._host.stranger_memory if is_strange else self._host.request_memory
+            is_strange, bounds = not self._is_trusted and self._host.judges, self._host.bounds
+            self._request_memory = bounds.stranger_memory if is_strange else bounds.request_memory
         self.arrived += size
         self.missing = missing
         self._request_memory.grew(self, size)
@@ -293,7 +277,7 @@ class AcceptedConnection(asyncio.Protocol):
         self.end(f"nothing arrived of its first request for {FIRST_REQUEST_S:g} s")
 
     def _drop_slow_reader(self) -> None:
-        limits = self._host.connection_limits
+        limits = self._host.bounds.limits
         self._host.limit_counters.count_slow_reader()
         self.drop(f"it left {limits.unread_bytes} bytes of answers unread for {limits.slow_reader_timeout_ms} ms")
 

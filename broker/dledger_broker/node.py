@@ -322,7 +322,7 @@ class Broker:
             "connections": lambda: len(self._connections),
             "clients": lambda: len(self.service.gossip.local),
             "requests_in_flight": lambda: sum(connection.in_flight for connection in self._connections),
-            "partial_bytes": lambda: self.listener.partial_bytes,
+            "partial_bytes": lambda: self.listener.bounds.partial_bytes,
             "forwards_waiting": lambda: self.service.forwarder.waiting,
             "name_servers_registered": lambda: self.registrar.registered,
             "audit_lines_lost": lambda: self.audit_log.lost,

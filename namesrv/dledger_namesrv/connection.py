@@ -213,7 +213,7 @@ class Connection(AcceptedConnection):
             self._send(request, make_response(request, error.code, error.remark, error.ext))
             return
         kind, line = f"{request.code} {type(error).__name__}", "event=request_failed code=%d peer=%s"
-        self._owner.telling.log(
+        self._owner.bounds.telling.log(
             *(log, logging.ERROR, self.address.ip, kind, line), request.code, self.address, exc_info=error
         )
         self._send(request, make_response(request, ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}"))
@@ -231,4 +231,4 @@ class Connection(AcceptedConnection):
             write_secured(self._transport, (frame,))
         else:
             self._transport.write(frame)
-        self._owner.unread.note(self, self.unread_bytes)
+        self._owner.bounds.unread.note(self, self.unread_bytes)

@@ -13,20 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dledger_base.accepted_connection import ConnectionLimits
 from dledger_base.accepting import Port
 from dledger_base.certificates import Renewal, Watched
-from dledger_base.doorman import SILENCE_S, Door, DoorCounters
+from dledger_base.doorman import DoorCounters
 from dledger_base.errors import ConfigError
 from dledger_base.extras import install_command
+from dledger_base.invariants import known
 from dledger_base.names import first_address
-from dledger_base.request_memory import RequestMemory, RequestMemoryLimits, Senders
+from dledger_base.port_bounds import PortBounds, PortLimits
 from dledger_base.request_turns import RequestTurns
 from dledger_base.room import FULL
 from dledger_base.supervision import supervise
-from dledger_base.telling import LINES_OF_CLIENTS, Telling
 from dledger_base.tls import TlsContext
-from dledger_base.unread_answers import UnreadAnswers
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 
@@ -71,18 +69,13 @@ class NameServer:
         self._table = RouteTable()
         self._connections: set[Connection] = set()
         self._places = Places(self._connections, config, self.counters, self._max_per_host)
-        self.request_memory: RequestMemory
-        self.stranger_memory: RequestMemory
-        self.unread = UnreadAnswers(config.max_unread_bytes, self.counters.count_unread)
         self.turns: RequestTurns
-        self.connection_limits = ConnectionLimits(config.max_write_buffer_bytes, config.slow_reader_timeout_ms)
-        self.telling = Telling(of_host=LINES_OF_CLIENTS)
         self._next_connection_number = 0
         self._is_stopping = False
         self._all_connections_lost = asyncio.Event()
         self._processors: Processors | None = None
         self._port: Port | None = None
-        self._door: Door | None = None
+        self._bounds: PortBounds | None = None
         self.tls: TlsContext | None = None
         """TLS context of the port, None if it speaks no TLS."""
         self.http_tls: TlsContext | None = None
@@ -112,7 +105,12 @@ class NameServer:
     @property
     def door_counters(self) -> DoorCounters:
         """Counters of clients before they were connected over TLS."""
-        return DoorCounters() if self._door is None else self._door.counters
+        return DoorCounters() if self._bounds is None else self._bounds.door.counters
+
+    @property
+    def bounds(self) -> PortBounds:
+        """Bounds of the port, once the server has been started."""
+        return known(self._bounds, "the server has been started")
 
     @property
     def watch_count(self) -> int:
@@ -153,10 +151,8 @@ class NameServer:
         except ConfigError as error:
             raise StartError(str(error)) from error
         self._directory = _DataDirectory(self.config.data)
-        self.request_memory = self._make_request_memory(self.config.max_partial_bytes, are_strange=False)
-        self.stranger_memory = self._make_request_memory(2 * self.config.max_frame_bytes, are_strange=True)
         self.turns = RequestTurns(asyncio.get_running_loop())
-        self._door = self._make_door(self.tls)
+        self._bounds = PortBounds(self._connections, port_limits(self.config), self.counters, self.tls)
         self._renewal = Renewal(watched, self.counters.count_restart)
         try:
             await asyncio.to_thread(keep_fact, self.config)
@@ -177,7 +173,9 @@ class NameServer:
             self._processors.audit_log.open(self.config.data / "log", self.config.audit_days)
             if self.config.http_port:
                 self._http = await self._start_http()
-            self._port = await Port.bind(self.config.host, self.config.port, self._make_doorman, self._door.make_room)
+            self._port = await Port.bind(
+                self.config.host, self.config.port, self._make_doorman, self.bounds.door.make_room
+            )
             self._port.start_serving()
         except (OSError, UnicodeError) as error:  # UnicodeError: the host cannot be a name
             await self._release()
@@ -205,13 +203,11 @@ class NameServer:
             self._all_connections_lost.set()
         if self._port is not None:
             self._port.close()
-        if self._door is not None:
-            self._door.close()
+        if self._bounds is not None:
+            self._bounds.close()
         self._renewal.stop()
         if self._scanner is not None:
             self._scanner.cancel()
-            self.request_memory.close()
-            self.stranger_memory.close()
         if self._processors is not None:
             self._processors.watches.release()
         await asyncio.gather(*(connection.finish(STOP_GRACE_S) for connection in self._connections))
@@ -286,8 +282,7 @@ class NameServer:
             self._all_connections_lost.set()
 
     def _make_doorman(self, _host: str) -> asyncio.Protocol:
-        assert self._door is not None
-        return self._door.doorman(self._new_connection)
+        return self.bounds.door.doorman(self._new_connection)
 
     def _new_connection(self) -> Connection:
         self._next_connection_number += 1
@@ -308,26 +303,6 @@ class NameServer:
             idle = [connection for connection in self._connections if connection.last_active < idle_since]
             for connection in idle:
                 connection.end_silence(self.config.idle_timeout_ms)
-
-    def _make_request_memory(self, max_bytes: int, *, are_strange: bool) -> RequestMemory:
-        config = self.config
-        return RequestMemory(
-            Senders(self._connections, are_strange=are_strange),
-            asyncio.get_running_loop(),
-            RequestMemoryLimits(max_bytes, config.max_frame_bytes, config.slow_sender_timeout_ms / 1000),
-            on_shortage=self.counters.count_shortage,
-            on_timeout=self.counters.count_slow_sender,
-        )
-
-    def _make_door(self, tls: TlsContext | None) -> Door:
-        config = self.config
-        return Door(
-            tls,
-            takes_plain=config.tls != "enforcing",
-            max_connections=config.max_connections + config.broker_places,
-            open_connections=self._connections.__len__,
-            silence_s=min(SILENCE_S, config.idle_timeout_ms / 1000),
-        )
 
     async def _start_http(self) -> AppRunner:
         try:
@@ -353,6 +328,21 @@ class NameServer:
     def _notify(self) -> None:
         if self._processors is not None:
             self._processors.watches.notify()
+
+
+def port_limits(config: NameServerConfig) -> PortLimits:
+    """Return the limits of a name server's port."""
+    return PortLimits(
+        max_connections=config.max_connections + config.broker_places,
+        max_frame_bytes=config.max_frame_bytes,
+        max_partial_bytes=config.max_partial_bytes,
+        slow_sender_timeout_ms=config.slow_sender_timeout_ms,
+        unread_bytes=config.max_write_buffer_bytes,
+        max_unread_bytes=config.max_unread_bytes,
+        slow_reader_timeout_ms=config.slow_reader_timeout_ms,
+        idle_timeout_ms=config.idle_timeout_ms,
+        takes_plain=config.tls != "enforcing",
+    )
 
 
 class _DataDirectory:

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from dledger_base.accepted_connection import AcceptedConnection, ConnectionLimits
+from dledger_base.accepted_connection import AcceptedConnection
 
 
 class Silent(AcceptedConnection):
@@ -20,8 +20,9 @@ class Silent(AcceptedConnection):
 
 async def test_a_connection_that_stays_open_after_its_silence_is_closed_without_its_client() -> None:
     """A client that has gone never reads what waits for it, so a close that waits for it never ends."""
-    host, transport = Mock(connection_limits=ConnectionLimits(1, 1)), Mock()
-    host.telling.untold.return_value = 0
+    host, transport = Mock(), Mock()
+    host.bounds.limits = Mock(unread_bytes=1, slow_reader_timeout_ms=1)
+    host.bounds.telling.untold.return_value = 0
     connection = Silent(host)
     connection.connection_made(transport)
     connection.end_silence(1_000)

@@ -94,12 +94,12 @@ async def test_incomplete_requests_are_limited_in_sum_and_block_no_client(tmp_pa
         assert (await client.call(206, body=bytes(3 << 20))).code == 29, "it has come, and is too large for this code"
         await logged("that it lacks did not come within 0.05 s")
         assert (await client.call(206)).code == 0
-        assert 0 < server.request_memory.held_bytes <= 8 << 20
+        assert 0 < server.bounds.request_memory.held_bytes <= 8 << 20
         assert server.counters.limits["max_partial_bytes"] > 0
         assert server.counters.limits["slow_sender_timeout_ms"] > 0
         await stack.aclose()
         async with asyncio.timeout(PATIENCE_S):
-            while server.request_memory.held_bytes:
+            while server.bounds.request_memory.held_bytes:
                 await client.call(206)
 
 
@@ -111,7 +111,7 @@ async def test_many_large_requests_at_a_time_are_all_answered(tmp_path):
         assert [answer.code for answer in answers] == [29] * len(clients), "they have arrived"
         assert server.counters.limits["max_partial_bytes"] > 0
         assert server.counters.limits["slow_sender_timeout_ms"] == 0
-        assert server.request_memory.held_bytes == 0
+        assert server.bounds.request_memory.held_bytes == 0
 
 
 async def test_connections_of_one_host_have_a_limit_of_their_own_which_can_be_changed(server, client, logged):
@@ -159,9 +159,9 @@ async def test_requests_that_wait_for_a_turn_count_as_memory(server, client, mon
     with monkeypatch.context() as patched:
         patched.setattr(RequestTurns, "has_time", property(lambda _: next(has_time)))
         connection.data_received(request * 100)
-        assert server.request_memory.held_bytes == 98 * len(request)
+        assert server.bounds.request_memory.held_bytes == 98 * len(request)
     assert (await client.call(206)).code == 0
-    assert server.request_memory.held_bytes == 0
+    assert server.bounds.request_memory.held_bytes == 0
 
 
 async def test_a_client_that_never_reads_is_closed_and_others_are_served(tmp_path, logged):

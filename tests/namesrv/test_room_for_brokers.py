@@ -117,14 +117,14 @@ async def test_unfinished_requests_of_strangers_take_no_memory_from_a_broker(tmp
             stranger = await stack.enter_async_context(connected(server))
             stranger.writer.write(part)
         async with asyncio.timeout(PATIENCE_S):
-            while not server.stranger_memory.is_tight:  # noqa: ASYNC110 -- there is no event
+            while not server.bounds.stranger_memory.is_tight:  # noqa: ASYNC110 -- there is no event
                 await asyncio.sleep(0.001)
         broker = await stack.enter_async_context(connected(server))
         broker.credentials = root_credentials(access_keys(KEY_FILE))
         assert (await broker.register()).code == 0
         assert (await broker.call(RequestCode.REGISTER_BROKER, body=bytes(3 << 20))).code == ResponseCode.SYSTEM_ERROR
-        assert (server.request_memory.held_bytes, server.request_memory.is_tight) == (0, False)
-        assert 0 < server.stranger_memory.held_bytes <= 8 << 20
+        assert (server.bounds.request_memory.held_bytes, server.bounds.request_memory.is_tight) == (0, False)
+        assert 0 < server.bounds.stranger_memory.held_bytes <= 8 << 20
 
 
 async def test_a_connection_that_has_signed_keeps_its_place_and_counts_for_no_host(tmp_path):

@@ -12,7 +12,6 @@ from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,10 +21,8 @@ from dledger.net.frames import Frame, FrameKind, encode_head
 from dledger.net.handshake import Handshake, Hello
 from dledger.net.settings import LinkCounters
 from dledger.types import Lane
-from dledger_base.accepted_connection import ConnectionLimits
-from dledger_base.request_memory import RequestMemory, RequestMemoryLimits
+from dledger_base.port_bounds import PortBounds
 from dledger_base.request_turns import RequestTurns
-from dledger_base.unread_answers import UnreadAnswers
 from dledger_broker.config import BrokerConfig
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
@@ -36,6 +33,7 @@ from dledger_client.connection import Connection
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.connection import Connection as NameServerConnection
 from dledger_namesrv.metrics import NameServerCounters
+from dledger_namesrv.server import port_limits
 from dledger_remoting.command import RemotingCommand, decode_command, encode_command, make_response
 from dledger_remoting.frame import FrameDecoder
 
@@ -142,17 +140,11 @@ def test_the_port_of_a_name_server(sent: list[bytes], lengths: list[int]) -> Non
     class Owner:
         config = NameServerConfig()
         counters = limit_counters = NameServerCounters()
-        connection_limits = ConnectionLimits(unread_bytes=1 << 20, slow_reader_timeout_ms=1_000)
         judges = False
 
         def __init__(self) -> None:
-            limits = RequestMemoryLimits(self.config.max_partial_bytes, self.config.max_frame_bytes, 1.0)
-            nothing = Mock()
-            self.unread = UnreadAnswers(self.config.max_unread_bytes, nothing)
+            self.bounds = PortBounds((), port_limits(self.config), self.counters, None)
             self.turns = RequestTurns(asyncio.get_running_loop())
-            self.request_memory = self.stranger_memory = RequestMemory(
-                (), asyncio.get_running_loop(), limits, on_shortage=nothing, on_timeout=nothing
-            )
 
         def admit(self, _connection: NameServerConnection) -> bool:
             return True

@@ -352,7 +352,7 @@ class ClientConnection(WaitsCounted, AcceptedConnection):
             unread += sum(map(len, self._out))
         if unread or self._has_unread:
             self._has_unread = unread > 0
-            self._listener.unread.note(self, unread)
+            self._listener.bounds.unread.note(self, unread)
         if self._write_paused and unread > self._limits.max_outgoing_bytes:
             self._counters.max_outgoing_bytes += 1
             self.drop(f"it left {unread} bytes of answers unread, the limit is {self._limits.max_outgoing_bytes}")

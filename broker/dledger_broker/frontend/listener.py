@@ -12,16 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from dledger_base.accepted_connection import ConnectionLimits
 from dledger_base.accepting import Port
 from dledger_base.admission import Admission
-from dledger_base.doorman import SILENCE_S, Door, DoorCounters
+from dledger_base.doorman import DoorCounters
 from dledger_base.eviction import Strangers
 from dledger_base.loop_holds import ANSWERS, REQUESTS, LoopHolds
-from dledger_base.request_memory import RequestMemory, RequestMemoryLimits, Senders
-from dledger_base.telling import LINES_OF_CLIENTS, Telling
+from dledger_base.port_bounds import PortBounds, PortLimits
 from dledger_base.tls import TlsContext
-from dledger_base.unread_answers import UnreadAnswers
+from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import StartError
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.kernel.counters import BrokerCounters
@@ -148,12 +146,7 @@ class Listener:
             max_per_host=self._max_per_host,
             make_room=self._make_room,
         )
-        self.request_memory = self._make_memory(limits.max_partial_bytes, are_strange=False)
-        self.stranger_memory = self._make_memory(2 * limits.max_frame_bytes, are_strange=True)
-        self.connection_limits = ConnectionLimits(limits.pause_outgoing_bytes, limits.slow_reader_timeout_ms)
-        self.telling = Telling(of_host=LINES_OF_CLIENTS)
-        self.unread = UnreadAnswers(limits.max_unread_bytes, counters.count_unread)
-        self.door: Final = self._make_door(tls)
+        self.bounds: Final = PortBounds(connections, _port_limits(limits), counters, tls)
         self._unwritten: list[ClientConnection] = []
         self._is_handling = False
         """True while requests are handled. Answers of that time are written, or scheduled, right after it."""
@@ -172,14 +165,14 @@ class Listener:
     @property
     def door_counters(self) -> DoorCounters:
         """Counters of events before clients were connected over TLS."""
-        return self.door.counters
+        return self.bounds.door.counters
 
     async def bind(self, host: str, port: int, alias: int | None = None) -> None:
         """Take a port: the client port first, then, with its number, the alias port.
 
         Raises `StartError` if it is in use or the address is not this machine's.
         """
-        door, make = self.door, partial(ClientConnection, self, alias)
+        door, make = self.bounds.door, partial(ClientConnection, self, alias)
 
         def enter(_host: str) -> asyncio.Protocol:
             return door.doorman(make)
@@ -205,8 +198,6 @@ class Listener:
         """
         self.is_deaf = True
         self._stop_accepting()
-        self.request_memory.close()
-        self.stranger_memory.close()
         for connection in self._connections:
             connection.update_reading()
         while self._reads:
@@ -220,8 +211,6 @@ class Listener:
         self._stop_accepting()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self.request_memory.close()
-        self.stranger_memory.close()
         for connection in list(self._connections):
             connection.close()
 
@@ -430,11 +419,6 @@ class Listener:
             stranger.make_room()
 
     @property
-    def partial_bytes(self) -> int:
-        """Size in bytes of all requests that have not fully arrived."""
-        return self.request_memory.held_bytes + self.stranger_memory.held_bytes
-
-    @property
     def limit_counters(self) -> BrokerCounters:
         """Counters of the limits of connections."""
         return self.counters
@@ -444,29 +428,9 @@ class Listener:
         """True if access control is on."""
         return self._judging is not None and self._judging.is_on
 
-    def _make_memory(self, max_bytes: int, *, are_strange: bool) -> RequestMemory:
-        limits = self.limits
-        return RequestMemory(
-            Senders(self._connections, are_strange=are_strange),
-            self.loop,
-            RequestMemoryLimits(max_bytes, limits.max_frame_bytes, limits.slow_sender_timeout_ms / 1000),
-            on_shortage=self.counters.count_shortage,
-            on_timeout=self.counters.count_slow_sender,
-        )
-
-    def _make_door(self, tls: TlsContext | None) -> Door:
-        limits = self.limits
-        return Door(
-            tls,
-            takes_plain=limits.tls != "enforcing",
-            max_connections=limits.max_connections,
-            open_connections=self._connections.__len__,
-            silence_s=min(SILENCE_S, limits.idle_timeout_ms / 1000),
-        )
-
     def _stop_accepting(self) -> None:
         """Close the ports. Open connections stay."""
-        self.door.close()
+        self.bounds.close()
         for port in self._ports:
             port.close()
         self._ports = []
@@ -483,6 +447,20 @@ class Listener:
                 connection.idle_since = now
             elif (now - connection.idle_since) * 1000 >= self.limits.idle_timeout_ms:
                 connection.end_silence(self.limits.idle_timeout_ms)
+
+
+def _port_limits(config: BrokerConfig) -> PortLimits:
+    return PortLimits(
+        max_connections=config.max_connections,
+        max_frame_bytes=config.max_frame_bytes,
+        max_partial_bytes=config.max_partial_bytes,
+        slow_sender_timeout_ms=config.slow_sender_timeout_ms,
+        unread_bytes=config.pause_outgoing_bytes,
+        max_unread_bytes=config.max_unread_bytes,
+        slow_reader_timeout_ms=config.slow_reader_timeout_ms,
+        idle_timeout_ms=config.idle_timeout_ms,
+        takes_plain=config.tls != "enforcing",
+    )
 
 
 def require_bindable(key: str, host: str, port: int) -> None:

@@ -292,11 +292,11 @@ async def test_max_partial_bytes_delays_large_requests_and_no_small_requests(mak
         assert (await good.ask(frame(1, b"small"))).body == b"small"
     for opaque in range(100):
         assert (await good.ask(frame(opaque, b"small"))).opaque == opaque
-        assert server.listener.request_memory.held_bytes <= 16 << 20
+        assert server.listener.bounds.request_memory.held_bytes <= 16 << 20
     for client in held:
         client.writer.transport.abort()
     await server.wait_for(lambda: len(server.lost) == len(held))
-    assert server.listener.request_memory.held_bytes == 0
+    assert server.listener.bounds.request_memory.held_bytes == 0
 
 
 async def test_slow_sender_timeout_makes_room_for_large_requests_that_come(make_server: MakeServer) -> None:
@@ -469,7 +469,7 @@ async def small_window_client(server: Server) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", server.listener.port))
-    if server.listener.door.tls is None:
+    if server.listener.bounds.door.tls is None:
         return client
     context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
     return await asyncio.to_thread(context.wrap_socket, client, server_hostname="127.0.0.1")
@@ -633,9 +633,9 @@ async def test_an_unauthenticated_client_gets_memory_only_for_codes_with_large_b
     for client, code in ((sender, RequestCode.SEND_MESSAGE_V2), (asker, RequestCode.GET_MAX_OFFSET)):
         await client.send(encode_command(RemotingCommand(code, opaque=7, body=bytes(500_000)))[:-1])
     if is_trusted:
-        await until(lambda: server.listener.request_memory.held_bytes > 900_000)
+        await until(lambda: server.listener.bounds.request_memory.held_bytes > 900_000)
     else:
         assert await asker.is_closed()
-        await until(lambda: server.listener.stranger_memory.held_bytes > 400_000)
+        await until(lambda: server.listener.bounds.stranger_memory.held_bytes > 400_000)
     await sender.send(b"\0")
     await server.received(3)
