@@ -1,7 +1,7 @@
 """Bounds that all connections to a server's port for clients share.
 
 They bound the memory for requests and for unread answers, the connections that have not been handed over yet, and the
-log lines about connections. Whatever a broker or a name server lets its clients cost, it bounds here.
+log lines about connections. Brokers and name servers have the same bounds, each with its own limits.
 """
 
 from __future__ import annotations

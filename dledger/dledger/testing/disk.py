@@ -333,6 +333,11 @@ class SimDisk:
         """True from `fill_up` to `make_room`."""
         return self._is_crowded
 
+    @property
+    def lacks_space(self) -> bool:
+        """True if a start may find no space for what a power loss took: less than 1 % is free."""
+        return self.is_full or self.others_ratio > 0.99
+
     def given_back(self, blocks: int) -> None:
         """Note that a file has given back so many blocks."""
         if self._is_crowded:

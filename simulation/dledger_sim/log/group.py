@@ -215,7 +215,7 @@ class SimGroup:
             self._judge_lost_sync(node)
             if isinstance(error, LostDirectoryError):
                 return self._rejoin(node, error, excused=has_flipped_record)
-            failing = (node.disk.is_full or node.failing_disk) and isinstance(error, DISK_ERRORS)
+            failing = (node.disk.lacks_space or node.failing_disk) and isinstance(error, DISK_ERRORS)
             if failing or (isinstance(error, LogError) and node.rotten and opened is None):
                 self.say(f"{name} cannot start: {error}")
                 return False
