@@ -328,6 +328,12 @@ class Resets(Part):
             return False
         if self._members.is_dropping(key[0], request.origin):
             return False
+        if not request.confirmed:
+            # 1. A leader is stopped. The next leader resets the group again, and its member goes on there.
+            # 2. The former leader wakes up, and answers the member's pull before it hears of the next one.
+            # 3. It sends the member to the earlier reset. The next leader takes its commits, as it knows of the newer.
+            self._requests.confirm(request)
+            return True
         self._changes.tell(key, request.origin)
         self._pulls.answers.reset(request, fields, pending.offset)
         return True

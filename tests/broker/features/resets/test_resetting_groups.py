@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, assert_refused, make_group, pull_ext, submit
@@ -200,6 +201,21 @@ def test_a_pull_sent_before_its_clients_heartbeat_shows_that_a_reset_was_seen(br
     join(broker, "c1", "node-a/1")
     broker.settle()
     assert (member.answered(sent).code, pending(broker)) == (FOUND, None)
+
+
+def test_only_a_confirmed_leader_sends_a_consumer_to_a_reset(broker: ServedBroker, member: FakeClient) -> None:
+    """A leader that was stopped, and is deposed by now, may know an earlier reset only."""
+    reset_to_3(broker)
+    confirmations: list[Callable[[Exception | None], None]] = []
+    broker.memory.node.read_index = confirmations.append  # type: ignore[method-assign]
+    sent = member.send(11, pull_ext("T1", offset=10))
+    broker.settle()
+    assert not member.has_answer(sent)
+    (confirm,) = confirmations
+    confirm(None)
+    broker.settle()
+    answer = member.answered(sent)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (ELSEWHERE, "3")
 
 
 def test_a_held_pull_is_answered_by_a_reset(broker: ServedBroker, member: FakeClient) -> None:
