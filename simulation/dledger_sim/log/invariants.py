@@ -308,7 +308,7 @@ class Witness:
         require(index == len(committed), "entries are committed in order", index=index, known=len(committed))
         committed.append(found)
         self.committed_in.append(life.replica.engine.term)
-        data = store.read(meta.position, meta.size)
+        data = self._read_entry(life, meta)
         self.memberships.committed(meta, data)
         membership = life.replica.engine.membership
         path = segment_path(meta.position - meta.position % store.segment_bytes)
@@ -327,6 +327,16 @@ class Witness:
             holders=[str(holder) for holder in holders],
             voters=len(membership.voters),
         )
+
+    def _read_entry(self, life: Life, meta: EntryMeta) -> bytes:
+        """Return the bytes of an entry. A disk whose sync has failed may show what was there before."""
+        for other in (life, *self.lives.values()):
+            store = other.replica.store
+            if other.node.life is other and not other.node.has_lost_sync and meta.index <= store.last_index:
+                found = _find_entry(other, meta.index) if meta.index >= store.first_index else None
+                if found is not None and found.chain_crc == meta.chain_crc:
+                    return store.read(meta.position, meta.size)
+        return life.replica.store.read(meta.position, meta.size)
 
     def _is_astray(self, life: Life, index: int, found: Identity) -> bool:
         """Return whether a replica commits lost entries. Only a leader can inform the replica of the loss."""
