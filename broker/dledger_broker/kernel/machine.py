@@ -198,7 +198,7 @@ class BrokerMachine:
     def start(self) -> None:
         """Begin to index keys, to follow trims and to write checkpoints. Called when the node has started."""
         self.log.on_trimmed(self._trimmed)
-        self.checkpointer.scrub_later()
+        self.checkpointer.scrub()
         self.keys.start()
         self.mender.start()
         for view in self._feature_views:

@@ -99,21 +99,19 @@ class Checkpointer:
         if not self._is_running:
             self._start_requested()
 
-    def scrub_later(self) -> None:
-        """Read the copies on disk from time to time. A copy that has rotted is replaced by a new checkpoint.
+    def scrub(self) -> None:
+        """Read the copies on disk now and then from time to time. A rotten copy is replaced by a new checkpoint.
 
-        Otherwise the next start would rebuild the units that the older copy does not list.
+        Otherwise the next start would rebuild the units that the older copy does not list. A node without traffic
+        writes no checkpoint by itself.
         """
-        self._env.call_later(SCRUB_S, self._scrub)
+        if not self._is_closing:
+            self._env.call_later(SCRUB_S, self.scrub)
+            self._writer.submit(partial(rotten_copies, self._disk), self._on_scrubbed)
 
     def remove_leftovers(self) -> None:
         """Remove, bit by bit, the files that the start has put aside."""
         remove_slowly(self._disk, self._env, self._writer, lambda: self._is_closing)
-
-    def _scrub(self) -> None:
-        if not self._is_closing:
-            self.scrub_later()
-            self._writer.submit(partial(rotten_copies, self._disk), self._on_scrubbed)
 
     def _on_scrubbed(self, rotten: list[str] | BaseException) -> None:
         if isinstance(rotten, BaseException):

@@ -408,11 +408,21 @@ def test_files_of_an_abandoned_checkpoint_are_synced_by_the_next_checkpoint():
     assert contents(broker.restart()) == expected
 
 
+def test_a_start_writes_a_rotten_copy_of_the_checkpoint_anew(broker):
+    """A node without traffic writes no checkpoint by itself."""
+    saved(broker, 90)
+    saved(broker, 90, start=90)
+    rot_checkpoints(broker.disk, 1)
+    broker.machine.checkpointer.scrub()
+    broker.env.run_ready()
+    assert not rotten_copies(broker.disk)
+
+
 @pytest.mark.parametrize("rotten", [(0,), (1,), (0, 1)])
 def test_a_checkpoint_that_rots_while_a_node_runs_is_rewritten_before_the_next_start(broker, rebuilt, rotten):
     saved(broker, 90)
     before = saved(broker, 90, start=90)
-    broker.machine.checkpointer.scrub_later()
+    broker.machine.checkpointer.scrub()
     rot_checkpoints(broker.disk, *rotten)
     assert rotten_copies(broker.disk)
     for _ in rotten:
