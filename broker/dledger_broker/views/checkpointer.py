@@ -100,7 +100,7 @@ class Checkpointer:
             self._start_requested()
 
     def scrub(self) -> None:
-        """Read the copies on disk now and then from time to time. A rotten copy is replaced by a new checkpoint.
+        """Read the copies on disk now, and again every `SCRUB_S` seconds. A new checkpoint replaces a rotten copy.
 
         Otherwise the next start would rebuild the units that the older copy does not list. A node without traffic
         writes no checkpoint by itself.
