@@ -68,8 +68,8 @@ $(RUNTIME): pyproject.toml | .venv/bin/python
 
 $(DEV): pyproject.toml chaos/pyproject.toml | .venv/bin/python
 	@echo "installing into .venv what tests and checks need, Spark among it; the first time this takes minutes"
-	@began=$$(date +%s); echo "$(PIP) install -e '.[broker,spark,dev]' -e ./chaos"; \
-	$(PIP) install -e '.[broker,spark,dev]' -e ./chaos && echo "the set-up took $$(($$(date +%s) - began)) s"
+	@began=$$(date +%s); echo "$(PIP) install -e '.[broker,spark,proxy,otel,celery,faststream,pydantic,dev]' -e ./chaos"; \
+	$(PIP) install -e '.[broker,spark,proxy,otel,celery,faststream,pydantic,dev]' -e ./chaos && echo "the set-up took $$(($$(date +%s) - began)) s"
 	@touch $(RUNTIME) $(PROOF) $@
 
 # What faults on real processes need.

@@ -1,0 +1,1 @@
+"""Kombu transport, by which Celery uses a cluster as its broker."""

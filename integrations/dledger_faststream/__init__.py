@@ -1,0 +1,1 @@
+"""FastStream broker: subscribers and publishers over the client."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry instrumentation of the client: spans, links and metrics of messaging."""

@@ -1,0 +1,1 @@
+"""pytest plugin: clusters, topics and clients as fixtures."""
