@@ -146,12 +146,16 @@ class Crew:
 
 
 class LastSender(Client):
-    """Client that sends a message to each queue of the lasting topics, when group and consumers are calm."""
+    """Client that sends a message to each queue of the lasting topics, when group and consumers are calm.
+
+    Faults may have kept the group down for so long that a topic was never made. It gets no message.
+    """
 
     def __init__(self, workload: Workload, number: int) -> None:
         super().__init__(workload, number)
+        made = workload.lasting & workload.truth.topics.keys()
         self._queues_left = [
-            (topic, queue_id) for topic in sorted(workload.lasting) for queue_id in range(workload.settings.queues)
+            (topic, queue_id) for topic in sorted(made) for queue_id in range(workload.settings.queues)
         ]
 
     @property
@@ -162,6 +166,8 @@ class LastSender(Client):
     def act(self) -> None:
         """Send to the next queue, and repeat this until the send is acknowledged."""
         workload = self.workload
+        if not self._queues_left:
+            return
         topic, queue_id = self._queues_left[-1]
         operation = workload.next_operation()
         code, ext, body = workload.make_send(topic, queue_id, [operation], batch=False)
