@@ -114,7 +114,10 @@ class LoopPart:
         entered = self._entered
         duration_s = self._clock() - entered.counted_s - entered.starts.pop()
         entered.counted_s += duration_s
-        self.count(duration_s)
+        self.times += 1
+        self.seconds += duration_s
+        if duration_s > self.longest_s:
+            self.longest_s = duration_s
 
     def count(self, seconds: float) -> None:
         """Count one more time that the part held the loop, and its duration."""

@@ -281,7 +281,7 @@ class Node(Log):
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        return self.replica.stage(size, fill, commands, context, privileged=privileged)
+        return self.replica.leading.stage(size, fill, commands, context, privileged=privileged)
 
     @property
     def disk_space(self) -> DiskSpace | None:

@@ -10,8 +10,10 @@ from tests.dledger.fake_driver import FakeDriver
 MEMBERS = {name: member for name, member in vars(Driver).items() if not name.startswith("_")}
 
 
-def test_the_driver_offers_nine_members_to_its_parts():
-    assert sorted(MEMBERS) == ["execute", "fail", "is_ready", "is_stopped", "pump", "retire", "run", "stage", "suspect"]
+def test_the_driver_offers_ten_members_to_its_parts():
+    assert sorted(MEMBERS) == [
+        "execute", "fail", "is_ready", "is_stopped", "pump", "renew_readiness", "retire", "run", "stage", "suspect",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name, member in MEMBERS.items() if callable(member)])

@@ -72,8 +72,7 @@ def find_hidden(report: VerifyReport, features: Sequence[Replicated], disk: Disk
         if len(entry.commands):
             changes = Changes(fold.state.tables)
             fold.state.apply(entry, changes, commands)
-        for table in fold.state.tables:
-            table.batch_applied(lambda: 0.0)
+        fold.state.batch_applied(lambda: 0.0)
     return list(_hidden(fold, first_position))
 
 

@@ -239,8 +239,7 @@ class BrokerMachine:
             if len(entry.commands):
                 self.state.apply(entry, changes, self.commands)
             self.applied_position = entry.end
-        for table in self.state.tables:
-            table.batch_applied(self.env.now)
+        self.state.batch_applied(self.env.now)
         for deleted in changes.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:

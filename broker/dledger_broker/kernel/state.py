@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands, only_kind
@@ -47,6 +47,7 @@ class BrokerState:
         self._by_key = {key: key.make() for key in keys}
         kernel: Sequence[Table] = (self.topic_table, self.trims, self.members, self.activation, self.group_time)
         self.tables: Sequence[Table] = (*kernel, *self._by_key.values())
+        self._told_of_batches = [table for table in self.tables if type(table).batch_applied is not Table.batch_applied]
         owners: list[tuple[Mapping[int, type[Command]], Table]] = [
             *zip(KERNEL_COMMANDS, kernel, strict=True),
             *((feature.commands, self._by_key[feature.table]) for feature in features if feature.table is not None),
@@ -84,6 +85,11 @@ class BrokerState:
                 continue
             command = commands.decode(kind, payload)
             self._owners[type(command)].apply(command, entry, changes)
+
+    def batch_applied(self, now: Callable[[], float]) -> None:
+        """Notify the tables that note times that entries which had been committed together were applied."""
+        for table in self._told_of_batches:
+            table.batch_applied(now)
 
     def digest(self) -> int:
         """Return the 64-bit digest of the state: the sum of the digests of its tables."""

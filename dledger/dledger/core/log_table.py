@@ -43,9 +43,11 @@ class LogTable:
         self.window = window
         self._recent: deque[EntryMeta] = deque()
         self._memberships: list[tuple[int, Membership]] = [(base_membership_index, base_membership or Membership())]
+        self.membership = self._memberships[0][1]
+        """The membership in force: that of the newest membership entry, committed or not."""
         for meta in memberships:
             if meta.membership is not None:
-                self._memberships.append((meta.index, meta.membership))
+                self._add_membership(meta.index, meta.membership)
         self._unread = list(unread)
 
     @property
@@ -55,11 +57,6 @@ class LogTable:
     @property
     def last_term(self) -> int:
         return self._terms[-1] if self._terms else self.base_term
-
-    @property
-    def membership(self) -> Membership:
-        """The membership in force: that of the newest membership entry, committed or not."""
-        return self._memberships[-1][1]
 
     @property
     def membership_is_known(self) -> bool:
@@ -143,12 +140,16 @@ class LogTable:
                 self._starts.append(meta.index)
                 self._terms.append(meta.term)
             if meta.membership is not None:
-                self._memberships.append((meta.index, meta.membership))
+                self._add_membership(meta.index, meta.membership)
             self._recent.append(meta)
             self.last_index = meta.index
         recent = self._recent
         while len(recent) > self.window and recent[0].index <= committed:
             recent.popleft()
+
+    def _add_membership(self, index: int, membership: Membership) -> None:
+        self._memberships.append((index, membership))
+        self.membership = membership
 
     def learn(self, first_index: int, next_index: int, memberships: Sequence[EntryMeta], term_runs: TermRuns) -> None:
         """Learn the entries from `first_index` to before `next_index`, which can be read again.
@@ -164,6 +165,7 @@ class LogTable:
             if meta.membership is not None and base_membership_index < meta.index <= self.last_index:
                 known_memberships[meta.index] = meta.membership
         self._memberships = sorted(known_memberships.items(), key=lambda item: item[0])
+        self.membership = self._memberships[-1][1]
         still_unread = [(first, min(behind, first_index)) for first, behind in self._unread]
         still_unread += [(max(first, next_index), behind) for first, behind in self._unread]
         self._unread = sorted((first, behind) for first, behind in still_unread if first < behind)
@@ -178,6 +180,7 @@ class LogTable:
             self._recent.pop()
         while len(self._memberships) > 1 and self._memberships[-1][0] >= first_index:
             self._memberships.pop()
+        self.membership = self._memberships[-1][1]
         self._unread = [(first, min(behind, first_index)) for first, behind in self._unread if first < first_index]
         self.last_index = first_index - 1
 
@@ -208,6 +211,7 @@ class LogTable:
         self._terms.clear()
         self._recent.clear()
         self._memberships = [(membership_index, membership)]
+        self.membership = membership
         self._unread.clear()
 
     def run_from(self, first_index: int, max_bytes: int) -> tuple[int, int]:

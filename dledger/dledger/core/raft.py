@@ -143,12 +143,12 @@ class Raft:
     @property
     def own_term_committed(self) -> bool:
         """True if the leader's no-op is committed: its commit index is then the group's newest."""
-        return self.is_leader and self.commit_index >= self.term_start
+        return self.role is Role.LEADER and self.commit_index >= self.term_start
 
     @property
     def accepts_proposals(self) -> bool:
         """True if this replica leads and does not transfer leadership."""
-        return self.is_leader and self.transfer_to is None
+        return self.role is Role.LEADER and self.transfer_to is None
 
     @property
     def membership(self) -> Membership:

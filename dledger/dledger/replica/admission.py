@@ -90,8 +90,8 @@ class Admission:
                 raise self.disk_full_error()
             segment_end = position - position % store.segment_bytes + store.segment_bytes
             growth = max(size + MARK_BYTES, HEADER_BYTES + MAX_ENTRY_BODY_BYTES)
-            need = store.need_to(min(position + growth, segment_end))
-            if not self._reserver.has(need) and self._reserver.is_full:
+            end = min(position + growth, segment_end)
+            if not store.has_to(end) and not self._reserver.has(store.need_to(end)) and self._reserver.is_full:
                 raise self.disk_full_error()
             self._require_followers_room(claim)
         return position

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from dledger_base.invariants import invariant
+from dledger_base.invariants import InvariantError
 
 
 class Completions:
@@ -61,7 +61,8 @@ class Completions:
 
         `call` names the call.
         """
-        invariant(not self.executing.depth, "the service is called, and calls, between executions only", call=call)
+        if self.executing.depth:
+            raise InvariantError(f"the service is called, and calls, between executions only: call={call!r}")
 
 
 class Executing:

@@ -17,7 +17,13 @@ class Driver(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """True if this replica leads, has applied the no-op of its term, and takes proposals."""
+        """True if this replica leads, has applied the no-op of its term, and takes proposals.
+
+        It changes only when `renew_readiness` is called, which is at the end of each work of the engine or applier.
+        """
+
+    def renew_readiness(self) -> bool:
+        """Derive `is_ready` anew, and return it."""
 
     @property
     def is_stopped(self) -> bool:

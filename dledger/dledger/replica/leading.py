@@ -66,7 +66,7 @@ class Leading:
         self._was_leader = False
         self._next_complaint_at = float("-inf")
         self._is_flushing_service = False
-        self._successor: ReplicaId | None = None
+        self.successor: ReplicaId | None = None
         """The voter that is to lead once all entries that wait for space are written."""
         self.on_handover: list[Callable[[], None]] = []
         """Hooks that are called before a handover begins, so that the service stages what it still holds back."""
@@ -100,7 +100,7 @@ class Leading:
         if not self._driver.is_ready:
             raise not_leader(self._engine)
         if not self._is_flushing_service:
-            check_room(self.end_position - self._committed_end, self._config.max_uncommitted_bytes)
+            check_room(self._backlog.end_position - self._committed_end, self._config.max_uncommitted_bytes)
         if not own:
             self.admission.require_agreement()
         with self._completions.executing:
@@ -144,7 +144,7 @@ class Leading:
         engine = self._engine
         if not engine.is_leader:
             return False
-        if self._successor is not None:
+        if self.successor is not None:
             return True
         if to is None:
             candidates = [
@@ -158,7 +158,7 @@ class Leading:
         self._flush_service()
         self._seal_now()
         if self._backlog:
-            self._successor = to
+            self.successor = to
             return True
         return engine.transfer(to, self._environment.now())
 
@@ -180,11 +180,11 @@ class Leading:
     @property
     def is_handing_over(self) -> bool:
         """True if a handover to another voter has begun."""
-        return self._successor is not None or self._engine.transfer_to is not None
+        return self.successor is not None or self._engine.transfer_to is not None
 
     def _continue_handover(self) -> None:
         """Go on with a handover, now that no entry waits for space."""
-        successor, self._successor = self._successor, None
+        successor, self.successor = self.successor, None
         if successor is not None:
             self._engine.transfer(successor, self._environment.now())
 
@@ -233,7 +233,7 @@ class Leading:
 
     def drop(self) -> None:
         """Drop all staged and proposed units. The machine is told of those that are not applied by then."""
-        self._successor = None
+        self.successor = None
         self._completions.add(partial(self._report_dropped, [*self._backlog.drop(), *self._proposer.drop()]))
 
     def _report_dropped(self, staged: list[object]) -> None:

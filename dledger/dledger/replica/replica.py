@@ -101,6 +101,7 @@ class Replica:
         self.elections = 0
         self._on_failure = on_failure
         self._stopped = False
+        self.is_ready = False
         self._retire_error: BaseException | None = None
         self._retire_at = float("inf")
         self._is_pumping = False
@@ -179,6 +180,7 @@ class Replica:
         """Stop taking part, and drop everything staged or not applied."""
         if not self._stopped:
             self._stopped = True
+            self.is_ready = False
             self.flusher.stop()
             self._saver.stop()
             self._applier.halt()
@@ -304,17 +306,16 @@ class Replica:
         """True if this replica no longer takes part."""
         return self._stopped
 
-    @property
-    def is_ready(self) -> bool:
-        """True if this replica leads, has applied the no-op of its term, and takes proposals."""
+    def renew_readiness(self) -> bool:
+        """Derive `is_ready` anew from role, handover and applied entries, and return it; see `Driver`."""
         engine = self.engine
-        return (
+        self.is_ready = (
             engine.accepts_proposals
-            and not self.leading.is_handing_over
-            and not self._stopped
-            and engine.own_term_committed
             and self._applier.applied_index >= engine.term_start
+            and self.leading.successor is None
+            and not self._stopped
         )
+        return self.is_ready
 
     def stage(
         self,

@@ -33,17 +33,15 @@ class LeadershipReporter:
 
     def check(self) -> bool:
         """Have changed leadership reported, and return whether it has changed."""
-        changed = self._leadership() != self._reported
+        engine = self._engine
+        changed = (engine.term, engine.leader, engine.role, self._driver.renew_readiness()) != self._reported
         if changed:
             self._completions.add(self._report)
         return changed
 
-    def _leadership(self) -> tuple[int, ReplicaId | None, Role, bool]:
-        engine = self._engine
-        return engine.term, engine.leader, engine.role, self._driver.is_ready
-
     def _report(self) -> None:
-        leadership = self._leadership()
+        engine = self._engine
+        leadership = engine.term, engine.leader, engine.role, self._driver.renew_readiness()
         if leadership != self._reported and not self._driver.is_stopped:
             self._reported = leadership
             term, leader, role, ready = leadership

@@ -237,13 +237,14 @@ class LogStore(LogReader):
         claim stays valid when the log is truncated before the entries are appended.
         """
         first, last = metas[0], metas[-1]
-        extra_units, end = (0, last.end) if privileged else (RESERVE_UNITS, self._with_reserve(last.end))
+        last_end = last.position + last.size
+        extra_units, end = (0, last_end) if privileged else (RESERVE_UNITS, self._with_reserve(last_end))
         current = self._current
         if first.position > current.start and end <= self._segment_end:
             has_units = last.index + 1 + extra_units - current.first_index <= self._index.reserved(current.start)
         else:
             has_units = self._has_units(self._units_across(metas, extra_units, end))
-        return has_units and self._space.claim(last.end, end)
+        return has_units and self._space.claim(last_end, end)
 
     def need_for(self, metas: Sequence[EntryMeta], *, privileged: bool = False) -> Need:
         """Return what must be reserved before entries can be claimed."""
@@ -268,6 +269,18 @@ class LogStore(LogReader):
     def room_behind(self, end: int) -> Need:
         """Return the need of `ROOM_BYTES` of further ordinary entries, behind entries that end at `end`."""
         return self.need_to(end + min(ROOM_BYTES, self.segment_bytes // 4))
+
+    def has_to(self, end: int) -> bool:
+        """Return whether space is reserved for an ordinary entry that ends at `end`, in this segment. Memory only.
+
+        This is `has(need_to(end))` for the usual entry. False also if that has to be asked.
+        """
+        current, end = self._current, end + self._reserve_bytes
+        return (
+            end <= self._segment_end
+            and end <= self._space.reserved_end
+            and self.last_index + 1 + 1 + RESERVE_UNITS - current.first_index <= self._index.reserved(current.start)
+        )
 
     def has(self, need: Need) -> bool:
         """Return whether so much is reserved. Memory only."""
@@ -335,19 +348,21 @@ class LogStore(LogReader):
         `StorageError`.
         """
         first, last = metas[0], metas[-1]
+        end = last.position + last.size
         invariant(first.index == self.last_index + 1, "entries are appended in order", index=first.index)
         payload = data if isinstance(data, (bytes, bytearray, memoryview)) else b"".join(data)
-        if not self._space.claim(last.end, last.end):
-            raise LogFullError(f"no space was reserved for entries up to {last.end}")
-        if first.position == self.end_position and last.end <= self._segment_end:
+        if not self._space.claim(end, end):
+            raise LogFullError(f"no space was reserved for entries up to {end}")
+        if first.position == self.end_position and end <= self._segment_end:
             self._write_run(metas, payload)
         else:
             self._append_across(metas, payload)
 
     def _write_run(self, metas: Sequence[EntryMeta], data: Buffer) -> None:
         first, last = metas[0], metas[-1]
+        end = last.position + last.size
         invariant(
-            first.position == self.end_position and last.end - first.position == len(data),
+            first.position == self.end_position and end - first.position == len(data),
             "a run is contiguous and its bytes are whole",
             position=first.position,
             end=self.end_position,
@@ -362,7 +377,7 @@ class LogStore(LogReader):
         if last.term != self.last_term or not self._terms.runs:
             self._terms.extend(metas, self.last_term)
         self.last_index, self.last_term, self.last_chain = last.index, last.term, last.chain_crc
-        self.end_position = last.end
+        self.end_position = end
 
     def _write(self, data: Buffer, position: int) -> None:
         start = self._current.start

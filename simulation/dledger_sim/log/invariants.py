@@ -23,6 +23,7 @@ The invariants:
 9. A committed entry, once written anywhere, is never truncated.
 10. A read returns at least the writes that were acknowledged, or read, before it began.
 11. A member still has everything that it acknowledged when it starts again.
+12. A replica's readiness is what its role, its handover and its applied entries say.
 
 `workload` checks the tenth. `platter`, `memberships`, `hearing`, `waiting` and `losses` check further invariants.
 """
@@ -205,6 +206,8 @@ class Witness:
         if replica.failure is not None or replica.rewriter.is_active:
             return  # until the log is rewritten, the disk does not have the log that the engine knows
         engine, store = replica.engine, replica.store
+        was_ready = replica.is_ready
+        require(was_ready == replica.renew_readiness(), "a replica knows after every event whether it is ready")
         if not self.sync:
             self._check_doubt(life)
         if engine.role is _LEADER and engine.term != life.led_term:
