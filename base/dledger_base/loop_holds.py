@@ -6,9 +6,9 @@ node's work begins name the part it belongs to:
     with holds.part(APPLY):
         ...
 
-Work that is put off to the end of a turn counts for its module, such as `features.pop.changes` (see `module_of`). Work
-inside another part's work counts for the inner part only. Work on a worker's thread does not hold the loop, except
-garbage collections, which stop every thread.
+Work that is put off to the end of a turn counts for the part that its function names (`works_for`), or for its module,
+such as `features.pop.changes`. Work inside another part's work counts for the inner part only. Work on a worker's
+thread does not hold the loop, except garbage collections, which stop every thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PART: Final = "_loop_part"
 
 REQUESTS: Final = "requests"
 """Part that handles the clients' requests of a turn, until their units are staged."""
@@ -62,12 +65,20 @@ The reported work is from the present window or the previous one.
 """
 
 
-def module_of(callback: Callable[..., object]) -> str:
-    """Return the part of a callback: its module, without the component's package."""
-    while isinstance(callback, partial):
-        callback = callback.func
-    module = getattr(callback, "__module__", None) or UNKNOWN
-    return module.partition(".")[2] or module
+def works_for(part: str) -> Callable[[F], F]:
+    """Name the part for which a function works at the end of a turn."""
+
+    def mark(function: F) -> F:
+        function.__dict__[_PART] = part
+        return function
+
+    return mark
+
+
+def _name_of_part(function: object) -> str:
+    """Return the part of a function: the one that it names, or its module without the component's package."""
+    module = getattr(function, "__module__", None) or UNKNOWN
+    return getattr(function, _PART, None) or module.partition(".")[2] or module
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -116,8 +127,7 @@ class LoopPart:
         entered.counted_s += duration_s
         self.times += 1
         self.seconds += duration_s
-        if duration_s > self.longest_s:
-            self.longest_s = duration_s
+        self.longest_s = max(self.longest_s, duration_s)
 
     def count(self, seconds: float) -> None:
         """Count one more time that the part held the loop, and its duration."""
@@ -133,6 +143,7 @@ class LoopHolds:
         self._clock = clock
         self._entered = _EnteredParts()
         self._parts: dict[str, LoopPart] = {}
+        self._parts_of_code: dict[object, LoopPart] = {}
         self._loop_thread_id = 0
         self._collection_started_at = 0.0
         self._window_end = clock() + LONGEST_WINDOW_S
@@ -142,6 +153,18 @@ class LoopHolds:
         part = self._parts.get(name)
         if part is None:
             part = self._parts[name] = LoopPart(self._clock, self._entered)
+        return part
+
+    def part_of(self, callback: Callable[..., object]) -> LoopPart:
+        """Return the part of a callback: that of its function, whatever arguments it is bound to."""
+        while isinstance(callback, partial):
+            callback = callback.func
+        code = getattr(callback, "__code__", None)  # a closure is made anew for each call, and its code is not
+        part = self._parts_of_code.get(code)
+        if part is None:
+            part = self.part(_name_of_part(callback))
+            if code is not None:
+                self._parts_of_code[code] = part
         return part
 
     def begin(self) -> None:

@@ -20,7 +20,7 @@ from dledger.errors import BusyError
 from dledger.sync_lane import NativeSyncs, Sync
 from dledger_base import native_part
 from dledger_base.invariants import invariant
-from dledger_base.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart, module_of
+from dledger_base.loop_holds import RESULTS, TIMERS, LoopHolds, LoopPart
 from dledger_base.native_part import NativePart
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class AsyncioEnvironment:
         self._loop.call_soon(self._run_at_turn_end, callback)
 
     def _run_at_turn_end(self, callback: Callable[[], None]) -> None:
-        with self.holds.part(module_of(callback)):
+        with self.holds.part_of(callback):
             callback()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:

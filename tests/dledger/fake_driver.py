@@ -32,6 +32,9 @@ class FakeDriver:
     def pump(self) -> None:
         """Do nothing."""
 
+    def renew_readiness(self) -> bool:
+        return self.is_ready
+
     def execute(self, output: Output) -> None:
         """Do nothing, as for an engine without effects."""
 

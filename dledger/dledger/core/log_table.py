@@ -43,7 +43,7 @@ class LogTable:
         self.window = window
         self._recent: deque[EntryMeta] = deque()
         self._memberships: list[tuple[int, Membership]] = [(base_membership_index, base_membership or Membership())]
-        self.membership = self._memberships[0][1]
+        self.membership_index, self.membership = self._memberships[0]
         """The membership in force: that of the newest membership entry, committed or not."""
         for meta in memberships:
             if meta.membership is not None:
@@ -62,10 +62,6 @@ class LogTable:
     def membership_is_known(self) -> bool:
         """False while an entry that cannot be read may hold another membership than `membership`."""
         return not self._unread
-
-    @property
-    def membership_index(self) -> int:
-        return self._memberships[-1][0]
 
     @property
     def window_first(self) -> int:
@@ -149,7 +145,7 @@ class LogTable:
 
     def _add_membership(self, index: int, membership: Membership) -> None:
         self._memberships.append((index, membership))
-        self.membership = membership
+        self.membership_index, self.membership = index, membership
 
     def learn(self, first_index: int, next_index: int, memberships: Sequence[EntryMeta], term_runs: TermRuns) -> None:
         """Learn the entries from `first_index` to before `next_index`, which can be read again.
@@ -165,7 +161,7 @@ class LogTable:
             if meta.membership is not None and base_membership_index < meta.index <= self.last_index:
                 known_memberships[meta.index] = meta.membership
         self._memberships = sorted(known_memberships.items(), key=lambda item: item[0])
-        self.membership = self._memberships[-1][1]
+        self.membership_index, self.membership = self._memberships[-1]
         still_unread = [(first, min(behind, first_index)) for first, behind in self._unread]
         still_unread += [(max(first, next_index), behind) for first, behind in self._unread]
         self._unread = sorted((first, behind) for first, behind in still_unread if first < behind)
@@ -180,7 +176,7 @@ class LogTable:
             self._recent.pop()
         while len(self._memberships) > 1 and self._memberships[-1][0] >= first_index:
             self._memberships.pop()
-        self.membership = self._memberships[-1][1]
+        self.membership_index, self.membership = self._memberships[-1]
         self._unread = [(first, min(behind, first_index)) for first, behind in self._unread if first < first_index]
         self.last_index = first_index - 1
 
@@ -211,7 +207,7 @@ class LogTable:
         self._terms.clear()
         self._recent.clear()
         self._memberships = [(membership_index, membership)]
-        self.membership = membership
+        self.membership_index, self.membership = membership_index, membership
         self._unread.clear()
 
     def run_from(self, first_index: int, max_bytes: int) -> tuple[int, int]:

@@ -545,9 +545,10 @@ class Raft:
             )
 
     def _append(self, metas: Entries, data: bytes | bytearray | memoryview) -> None:
+        previous_index = self.table.membership_index
         self.table.append(metas, self.commit_index)
         self._effects.append(AppendEntries(metas, data))
-        if any(meta.kind == EntryKind.MEMBERSHIP for meta in metas):
+        if self.table.membership_index != previous_index:
             self._membership_changed()
 
     def _truncate(self, index: int) -> None:

@@ -22,7 +22,7 @@ from dledger.replica.snapshotting import Snapshotting
 from dledger.replica.standing import not_leader
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, Membership, ReplicaId, Role
-from dledger_base.loop_holds import PROPOSE
+from dledger_base.loop_holds import PROPOSE, works_for
 
 COMPLAINT_INTERVAL_S = 60.0
 
@@ -50,7 +50,6 @@ class Leading:
     ) -> None:
         self._config = config
         self._environment = environment
-        self._propose_holds = environment.holds.part(PROPOSE)
         self._reserver = reserver
         self._backlog = Backlog(store)
         self._store = store
@@ -239,10 +238,10 @@ class Leading:
     def _report_dropped(self, staged: list[object]) -> None:
         self._feed.dropped([*self.contexts.drop(), *staged])
 
+    @works_for(PROPOSE)
     def _seal(self) -> None:
         self._seal_scheduled = False
-        with self._propose_holds:
-            self._driver.run(self._seal_now)
+        self._driver.run(self._seal_now)
 
     def _seal_now(self) -> None:
         if self._proposer.is_open and not self._engine.accepts_proposals:

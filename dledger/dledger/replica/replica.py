@@ -370,12 +370,13 @@ class Replica:
 
     def execute(self, output: Output) -> None:
         """Carry out effects at once, or after a rewriting of the log that is under way."""
-        if self.rewriter.hold(output):
+        rewriter = self.rewriter
+        if rewriter.is_active and rewriter.hold(output):
             return
         with self._completions.executing:
             for executed, effect in enumerate(output.effects, 1):
                 self._execute(effect)
-                if self.rewriter.hold_rest(output, executed):
+                if rewriter.is_active and rewriter.hold_rest(output, executed):
                     return
             if output.after_sync:
                 self._saver.hold(output.after_sync)

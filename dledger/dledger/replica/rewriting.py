@@ -77,7 +77,7 @@ class Rewriter:
         return self.is_active
 
     def hold_rest(self, output: Output, executed: int) -> bool:
-        """Hold back all but the first `done` effects of a step under way, before those already held.
+        """Hold back all but the first `executed` effects of a step under way, before those already held.
 
         Else like `hold`.
         """
