@@ -12,7 +12,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "checkpoint-before-sync": 3,
     "checks-not-noted": 3,
     "commit-behind-a-group-deletion": 2,
-    "commit-of-nobody-known-undoes-a-reset": 22,
     "commits-admitted-while-reset": 12,
     "dead-followers-are-homes": 3,
     "delayed-repetition-not-known": 18,
