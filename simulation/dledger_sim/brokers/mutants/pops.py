@@ -130,15 +130,13 @@ CATALOGUE.add(
 
 
 def _all_as_the_first(
-    _self: OrderedCounts,
-    _key: PopQueueKey,
-    offsets: Sequence[int],
-    new_from: int,
-    head: Delivery,
-    *,
-    is_same: bool,
+    self: OrderedCounts, key: PopQueueKey, offsets: Sequence[int], new_from: int, *, is_same: bool
 ) -> tuple[int, ...]:
-    return tuple(head.attempt - is_same if offset < new_from else 0 for offset in offsets)
+    counts = _real_counts(self, key, offsets, new_from, is_same=is_same)
+    return tuple(counts[0] if offset < new_from else 0 for offset in offsets)
+
+
+_real_counts = OrderedCounts.of
 
 
 CATALOGUE.add(
