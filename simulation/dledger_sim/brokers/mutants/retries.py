@@ -7,7 +7,7 @@ import msgspec
 from dledger_broker.features.delay.asked import RequestedDelay
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.retries import records, requests
-from dledger_broker.features.retries.policies import FIRST_LEVEL
+from dledger_broker.features.retries.policies import FIRST_LEVEL, retry_delay
 from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.units import NewRecord
@@ -34,7 +34,7 @@ def _at_a_level(
     return _real_delay(delay_ms, level or FIRST_LEVEL + reconsume_times, reconsume_times, group, max_delay_s)
 
 
-_real_delay = requests.retry_delay
+_real_delay = retry_delay
 
 
 CATALOGUE.add(
