@@ -38,7 +38,7 @@ from .errors import (
 )
 from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
-from .messages import Message, MessageQueue, ReceivedMessage
+from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage
 from .offers import Priority
 from .offsets import StartFrom
 from .orderly import OrderlyConsumer
@@ -75,6 +75,7 @@ __all__ = [
     "ClassFilter",
     "ClientClosedError",
     "ClientError",
+    "Codec",
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
@@ -82,6 +83,7 @@ __all__ = [
     "CustomizedRetryPolicy",
     "DeadlineError",
     "Decision",
+    "DecodeError",
     "ExponentialRetryPolicy",
     "Filter",
     "FlowReason",

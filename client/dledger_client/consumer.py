@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Generic, Self, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
 from .fetcher import PullLimits, QueueFetcher, being_cancelled
 from .flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
 from .membership import Membership, heartbeat_of
-from .messages import MessageQueue, ReceivedMessage, Settlement, queues_in
+from .messages import Codec, MessageQueue, ReceivedMessage, Settlement, T, decoded, delivered, queues_in, undecoded
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offers import Offers, Priority, priority_of
@@ -53,7 +53,7 @@ No broker takes part in these retries.
 _CUT_OFF_SECONDS: Final = 1.0
 """Time limit in seconds for cancelled handlers to end."""
 
-Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[None]]
+Handler: TypeAlias = Callable[[ReceivedMessage[T]], Awaitable[None]]
 """Processes one message. An exception means that the message must come back later."""
 
 
@@ -70,7 +70,7 @@ class _Running(msgspec.Struct, frozen=True):
 
 
 @checked
-class PushConsumer:
+class PushConsumer(Generic[T]):
     """Reads its share of the subscribed topics' queues, as an async iterator or as the runner of a handler.
 
         async with PushConsumer("127.0.0.1:9876", "CG", {"orders": "*"}) as consumer:
@@ -105,6 +105,10 @@ class PushConsumer:
     of queues with higher ids come first, and messages of lower ids once these queues are drained. A function can return
     another priority for a queue. Names of topics and groups are those within `namespace`, if there is one; queues have
     the names that brokers know.
+
+    With a `codec` (`dledger_client.codecs`) each message has a `value`. A message whose body does not decode is not
+    handed out. It is logged, and counts as failed: it comes again, and becomes a dead letter in the end. A consumer
+    with `broadcast` has no retries, so it hands such a message out, and its `value` raises `DecodeError`.
     """
 
     def __init__(
@@ -112,7 +116,7 @@ class PushConsumer:
         name_servers: str | Sequence[str],
         group: str,
         subscriptions: str | Sequence[str] | Mapping[str, Filter],
-        handler: Handler | None = None,
+        handler: Handler[T] | None = None,
         *,
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         concurrency: int = 20,
@@ -141,6 +145,7 @@ class PushConsumer:
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
         keep_unreadable: bool = False,
+        codec: Codec[T] | None = None,
     ) -> None:
         at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size)
         at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
@@ -158,6 +163,7 @@ class PushConsumer:
             self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
         )
         self._handler = None if handler is None else check_handler(handler)
+        self._codec = codec
         self._concurrency = concurrency
         self._auto_ack = auto_ack
         self._orderly = orderly
@@ -293,7 +299,7 @@ class PushConsumer:
         return OperatorQuestions(
             self._group,
             self._namespace,
-            self._handler,
+            None if self._handler is None else self._handle_at_operators_wish,
             assignments.fetchers,
             subscriptions=consumer_data.subscription_data_set,
             properties=described(
@@ -354,19 +360,19 @@ class PushConsumer:
         if self._close_task is not None:
             await asyncio.wait((self._close_task,))
 
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage[T]]:
         if self._handler is not None:
             raise InvalidArgumentError("this consumer has a handler; iterate over one without")
         return self
 
-    def __anext__(self) -> Coroutine[None, None, ReceivedMessage]:
+    def __anext__(self) -> Coroutine[None, None, ReceivedMessage[T]]:
         taker = asyncio.current_task()  # the task that calls, even if another task then awaits: `takers` says why
         message = self._takers.finish(taker)
         if message is not None and self._auto_ack:
             message.ack()
         return self._next_message_for(taker)
 
-    async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
+    async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage[T]]:
         """Return up to `max_messages` messages, as soon as any arrives; none if none comes within `timeout` seconds.
 
         They must be acknowledged one by one, even with `auto_ack`. Raises `ClientClosedError` once the consumer is
@@ -374,20 +380,21 @@ class PushConsumer:
         """
         at_least(1, max_messages=max_messages)
         offers = self._require_started().offers
-        messages: list[ReceivedMessage] = []
+        messages: list[ReceivedMessage[T]] = []
         try:
             async with asyncio.timeout(timeout):
-                first = await offers.next()
+                first = await self._next_message()
         except TimeoutError:
             return messages
         if first is None:
             raise ClientClosedError("the consumer is closed")
         messages.append(first)
         while len(messages) < max_messages and (message := offers.take()) is not None:
-            messages.append(message)
+            if (readable := self._decoded(message)) is not None:
+                messages.append(readable)
         return messages
 
-    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+    def nack(self, message: ReceivedMessage[object], *, delay_s: float | None = None) -> None:
         """Give back a message that could not be processed, as `ReceivedMessage.retry` does."""
         message.retry(delay_s=delay_s)
 
@@ -400,16 +407,43 @@ class PushConsumer:
         if uncommitted:
             raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(uncommitted)))} could not be committed yet")
 
-    async def _next_message_for(self, taker: Taker | None) -> ReceivedMessage:
+    async def _next_message_for(self, taker: Taker | None) -> ReceivedMessage[T]:
         self._takers.begin_to_ask(taker)
         message = None
         try:
-            message = await self._require_started().offers.next()
+            message = await self._next_message()
         finally:
             self._takers.end_to_ask(taker, message)
         if message is None:
             raise StopAsyncIteration
         return message
+
+    async def _next_message(self) -> ReceivedMessage[T] | None:
+        """Return the next message that decodes, as soon as any arrives; None once the consumer is closed."""
+        offers = self._require_started().offers
+        while (message := await offers.next()) is not None:
+            if (readable := self._decoded(message)) is not None:
+                return readable
+        return None
+
+    def _decoded(self, message: ReceivedMessage) -> ReceivedMessage[T] | None:
+        """Return a message with its value. Returns None if it has none, and comes again for that reason."""
+        if self._strategy is None:  # it would not come again
+            return decoded(message, self._codec)
+        readable = delivered(message, self._codec)
+        if readable is None:
+            message.retry()
+        return readable
+
+    async def _handle_at_operators_wish(self, message: ReceivedMessage) -> None:
+        """Have the handler work on a message that an operator sends. Raises `DecodeError` if the message has no value,
+        unless the consumer hands such messages out.
+        """
+        assert self._handler is not None
+        readable = decoded(message, self._codec)
+        if self._strategy is not None:
+            _ = readable.value
+        await self._handler(readable)
 
     async def _close_parts(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
@@ -448,9 +482,8 @@ class PushConsumer:
     def _offer(self, fetcher: QueueFetcher) -> None:
         self._require_started().offers.add(fetcher)
 
-    async def _handle_messages(self, handler: Handler) -> None:
-        offers = self._require_started().offers
-        while (message := await offers.next()) is not None:
+    async def _handle_messages(self, handler: Handler[T]) -> None:
+        while (message := await self._next_message()) is not None:
             try:
                 await handler(message)
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -465,7 +498,7 @@ class PushConsumer:
                 if self._auto_ack:
                     message.ack()
 
-    def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
+    def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage[object], settlement: Settlement) -> None:
         running = self._require_started()
         if running.core.is_closed or not fetcher.finish(message) or not running.assignments.holds(fetcher):
             return
@@ -477,13 +510,13 @@ class PushConsumer:
                 self._retry(running, fetcher, message, settlement.delay_s), f"retry {message.message_id}"
             )
 
-    def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
+    def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage[object]) -> None:
         fetcher.acknowledge(message.queue_offset)
         if self._orderly:
             self._offer(fetcher)
 
     async def _retry(
-        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage, delay_s: float | None
+        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage[object], delay_s: float | None
     ) -> None:
         limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
         is_repeated_here = self._orderly and message.reconsume_times < limit
@@ -498,7 +531,7 @@ class PushConsumer:
         await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
         fetcher.retrying.pop(message.queue_offset, None)
         if not fetcher.revoked:
-            redelivered = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            redelivered = msgspec.structs.replace(undecoded(message), reconsume_times=message.reconsume_times + 1)
             fetcher.buffer.appendleft(redelivered)
             self._offer(fetcher)
 

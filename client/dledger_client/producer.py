@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 import msgspec
 
@@ -26,7 +26,7 @@ from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
 from .lanes import Lanes, refuse_two_choices
-from .messages import Message, MessageQueue, ReceivedMessage, message_of
+from .messages import Codec, Message, MessageQueue, ReceivedMessage, T, encoded, message_of
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
@@ -47,7 +47,7 @@ ATTEMPT_TIMEOUT_SECONDS: Final = 3.0
 
 
 @checked
-class Producer:
+class Producer(Generic[T]):
     """Sends messages to the leaders of a topic's broker groups. Use it as an async context manager.
 
         async with Producer("127.0.0.1:9876", group="PG") as producer:
@@ -77,6 +77,8 @@ class Producer:
     With `trace`, the fate of each message is written to the topic `RMQ_SYS_TRACE_TOPIC`, or to the topic that `trace`
     names, for `Admin.message_trace`. Traces neither delay nor fail a send. At most `max_traces` traces wait;
     `traces_dropped` counts those that do not fit or cannot be sent. One-way sends leave no trace.
+
+    Bodies are bytes. With a `codec` they are values, of which it makes the bytes (`dledger_client.codecs`).
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Producer:
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
@@ -124,6 +127,7 @@ class Producer:
             max_batch_bytes=max_batch_bytes,
             instance_id=namespace,
         )
+        self._codec = codec
         self._tracer = tracer(trace, max_traces)
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
         self._calls = CallsUnderWay()
@@ -190,7 +194,7 @@ class Producer:
     async def send(
         self,
         topic: str,
-        body: bytes | Message,
+        body: T | Message[T],
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -216,11 +220,11 @@ class Producer:
         may have been stored.
         """
         with self._calls:
+            arguments = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
+            message = encoded(message_of(body, arguments), self._codec)
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic, queue)
             is_idempotent = self._idempotent if idempotent is None else idempotent
-            arguments = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
-            message = message_of(body, arguments)
             refuse_two_choices(queue, [message.ordering_key])
             outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
             if message.ordering_key is None:
@@ -231,7 +235,7 @@ class Producer:
     async def send_batch(
         self,
         topic: str,
-        messages: Sequence[Message | bytes],
+        messages: Sequence[T | Message[T]],
         *,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
@@ -249,15 +253,23 @@ class Producer:
         `send`; `SendError.stored` has the results of the messages acknowledged before.
         """
         with self._calls:
+            bodies = [self._encoded_part(place, message) for place, message in enumerate(messages)]
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic, queue)
             is_idempotent = self._idempotent if idempotent is None else idempotent
-            parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
+            parts = parts_of(self._encoder, topic, bodies, ordering_key, idempotent=is_idempotent)
             refuse_two_choices(queue, [part.ordering_key for part in parts])
             if len(parts) == 1:
                 return await self._send_part(topic, parts[0], queue, deadline)
             sends = [self._send_part(topic, part, queue, deadline) for part in parts]
             return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
+
+    def _encoded_part(self, place: int, message: T | Message[T]) -> Message | bytes:
+        """Return the message at a place of a batch, with its body."""
+        if self._codec is None and isinstance(message, bytes):
+            return message
+        whole: Message[T] = message if isinstance(message, Message) else Message(message)
+        return encoded(whole, self._codec, f"messages[{place}]")
 
     async def _send_part(self, topic: str, part: Part, queue: MessageQueue | None, deadline: float) -> list[SendResult]:
         if part.ordering_key is not None:
@@ -296,7 +308,7 @@ class Producer:
     async def send_oneway(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -308,9 +320,10 @@ class Producer:
         Waits while the broker reads too slowly. Raises `SendError` if no broker takes the message before the deadline.
         """
         with self._calls:
+            message = encoded(Message(body, key, tags, properties), self._codec)
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic)
-            outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
+            outgoing = self._encoder.encode(topic, message)
             core, sender = self._require_started()
             try:
                 queue = sender.next_queue(await sender.route(topic, deadline))
@@ -334,7 +347,7 @@ class Producer:
     async def request(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -347,23 +360,22 @@ class Producer:
         message is stored then, and may be worked on later.
         """
         with self._calls:
+            message = encoded(Message(body, key, tags, properties), self._codec)
             deadline = self._deadline(timeout)
             core, _ = self._require_started()
             with self._pending_requests.one_more(core.client_id, deadline) as (property_text, reply):
-                await self._send_with_properties(
-                    topic, Message(body, key, tags, properties), property_text, 0, deadline
-                )
+                await self._send_with_properties(topic, message, property_text, 0, deadline)
                 return await in_time(reply, topic, deadline)
 
     async def reply(
         self,
-        message: ReceivedMessage,
+        message: ReceivedMessage[object],
         body: bytes,
         *,
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Reply to a request. Its producer has the reply when this returns.
+        """Reply to a request, with bytes. Its producer has the reply when this returns.
 
         Raises `InvalidArgumentError` if the message is no request, `RefusedError` if its producer is gone, and
         `DeadlineError`.

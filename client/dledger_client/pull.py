@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Generic, NamedTuple, Self
 
 import msgspec
 
@@ -26,7 +26,7 @@ from .core import ClientCore
 from .empty_answers import EmptyAnswers, Placed
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, pull
-from .messages import MessageQueue, ReceivedMessage, queues_in
+from .messages import Codec, MessageQueue, ReceivedMessage, T, decoded, queues_in
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offsets import Creations, Position, QueueOffsets
@@ -48,7 +48,7 @@ class _Pull(NamedTuple):
 
 
 @checked
-class PullConsumer:
+class PullConsumer(Generic[T]):
     """Reads assigned queues from any position. Positions are committed only by `commit`.
 
         async with PullConsumer("127.0.0.1:9876", "CG") as consumer:
@@ -62,6 +62,9 @@ class PullConsumer:
     until `timeout` seconds are over, then `ClientError` is raised. This limits the wait of an offset request, and the
     time for which a queue may be unreadable before `poll` raises. With `keep_unreadable` a message whose body cannot be
     read has a `fault`. Otherwise `poll` raises, and its queue stops there until `seek`.
+
+    With a `codec` (`dledger_client.codecs`) each message has a `value`. If its body does not decode, `value` raises
+    `DecodeError`, which has the message; reading goes on.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class PullConsumer:
         tls: Tls | None = None,
         client_id: str | None = None,
         keep_unreadable: bool = False,
+        codec: Codec[T] | None = None,
     ) -> None:
         above_zero(timeout=timeout)
         try:
@@ -91,6 +95,7 @@ class PullConsumer:
         self._timeout = timeout
         self._client_id = client_id
         self._keep_unreadable = keep_unreadable
+        self._codec = codec
         self._core: ClientCore | None = None
         self._positions: dict[MessageQueue, int] = {}
         self._failing_since: dict[MessageQueue, float] = {}
@@ -209,7 +214,7 @@ class PullConsumer:
         for queue in self._select_queues(queues):
             self._set_position(queue, await self._offsets.end(queue, self._deadline()))
 
-    async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
+    async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage[T]]:
         """Return up to `max_messages` messages of the assigned queues, those of one queue in order.
 
         Returns as soon as some have come. Returns an empty list if none come within `timeout` seconds, or up to 5 s
@@ -242,7 +247,7 @@ class PullConsumer:
             if not messages:
                 for ended_pull in ended_pulls.values():
                     ended_pull.task.result()  # raises the error of a failed pull
-        return messages
+        return [decoded(message, self._codec) for message in messages]
 
     async def commit(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Commit the positions of these queues for the group; of all assigned queues by default."""
@@ -323,7 +328,7 @@ class PullConsumer:
             messages += received[:room]
             self._positions[queue] = next_offset if len(received) <= room else received[room].queue_offset
 
-    def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+    def _put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
         """Move the positions back to messages that the caller of `poll` has not got. A commit would skip them."""
         for message in reversed(messages):
             if message.queue in self._positions:

@@ -71,7 +71,12 @@ class RetrySender:
         self._is_send_back_supported = True
 
     async def give_back(
-        self, message: ReceivedMessage, delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool = False
+        self,
+        message: ReceivedMessage[object],
+        delay_s: float | None,
+        is_held: Callable[[], bool],
+        *,
+        give_up: bool = False,
     ) -> bool:
         """Give a message back. Returns True once the copy is stored; until then the message stays unacknowledged.
 
@@ -104,7 +109,7 @@ class RetrySender:
                 failures += 1
         return False
 
-    async def _ask_broker(self, message: ReceivedMessage, delay_s: float | None, *, give_up: bool) -> bool:
+    async def _ask_broker(self, message: ReceivedMessage[object], delay_s: float | None, *, give_up: bool) -> bool:
         """Ask the broker to store a copy, and return whether it has. Raises `ClientError`.
 
         It stores none if it does not support the request, or refuses it permanently. For example its record is gone, or
@@ -138,7 +143,7 @@ class RetrySender:
         self._is_send_back_supported = response.code == ResponseCode.SUCCESS
         return self._is_send_back_supported
 
-    async def _send_copy(self, message: ReceivedMessage, *, give_up: bool) -> None:
+    async def _send_copy(self, message: ReceivedMessage[object], *, give_up: bool) -> None:
         deliveries = message.reconsume_times + 1
         limit = 0 if give_up else self._max_reconsume_times  # with 0 it is a dead letter
         properties = {

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 import msgspec
 
@@ -31,7 +31,7 @@ from dledger_remoting.topics import validate_group, validate_topic
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
-from .messages import ReceivedMessage
+from .messages import Codec, ReceivedMessage, T, delivered, undecoded
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .popped import check_point_of, popped_messages
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 @checked
-class SimpleConsumer:
+class SimpleConsumer(Generic[T]):
     """Takes messages of a topic, from any queue that has some, and acknowledges each by itself.
 
         async with SimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
@@ -76,6 +76,9 @@ class SimpleConsumer:
     requests are repeated until `timeout` seconds are over, then `ClientError` is raised. `group` and `topic` are names
     within `namespace`, if there is one. `trace` and `max_traces` are those of `Producer`; traces say when each message
     was received and acknowledged.
+
+    With a `codec` (`dledger_client.codecs`) each message has a `value`. A message whose body does not decode is logged
+    and not returned. It comes again when its invisible time is over, and becomes a dead letter in the end.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class SimpleConsumer:
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         above_zero(timeout=timeout)
         try:
@@ -112,6 +116,7 @@ class SimpleConsumer:
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
         self._client_id = client_id
+        self._codec = codec
         self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
         self._pops: Pops | None = None
@@ -161,7 +166,7 @@ class SimpleConsumer:
     ) -> None:
         await self.close()
 
-    async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
+    async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage[T]]:
         """Take up to `max_messages` messages, 1 to 32. Waits up to `wait` seconds for the first, and may return none.
 
         Their properties hold the check point by which `ack` and `change_invisible` name them. Messages that the group
@@ -176,12 +181,12 @@ class SimpleConsumer:
         core, pops = self._require_started(), self._require_pops()
         deadline = core.loop.time() + wait
         while True:
-            if messages := pops.take(max_messages):
-                return self._hand_out(messages)
+            if handed_out := self._hand_out(pops.take(max_messages)):
+                return handed_out
             route = await core.routes.get(self._topic, max(deadline, core.loop.time()) + self._timeout)
             names = sorted({queue.broker_group for queue in route.readable})
-            if messages := await self._pop_in_turn(pops, names, max_messages, deadline):
-                return self._hand_out(messages)
+            if handed_out := self._hand_out(await self._pop_in_turn(pops, names, max_messages, deadline)):
+                return handed_out
             if core.loop.time() >= deadline or not names:
                 return []
 
@@ -214,15 +219,16 @@ class SimpleConsumer:
             raise failure
         return []
 
-    def _hand_out(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    def _hand_out(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage[T]]:
+        """Return the messages that decode. The delivery of any other message has failed."""
         self._trace_received(messages)
-        return messages
+        return [readable for message in messages if (readable := delivered(message, self._codec)) is not None]
 
-    def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+    def _put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
         """Keep messages that `receive` returned, but its caller has not seen, for the next call."""
-        self._require_pops().keep(messages)
+        self._require_pops().keep([undecoded(message) for message in messages])
 
-    async def ack(self, message: ReceivedMessage) -> bool:
+    async def ack(self, message: ReceivedMessage[object]) -> bool:
         """Acknowledge the message. Once this has returned True, no member of the group gets it again.
 
         False means that its invisible time was over: it comes again, or another member has it by now. Or it was
@@ -235,7 +241,7 @@ class SimpleConsumer:
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
         return is_done
 
-    async def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
+    async def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200.
 
         The returned message replaces the given one, which can no longer be acknowledged. Returns None where `ack`
@@ -351,7 +357,7 @@ class SimpleConsumer:
         if self._rejections:
             await asyncio.wait(self._rejections)
 
-    async def _acknowledge(self, message: ReceivedMessage, point: CheckPoint, timeout: float) -> bool:
+    async def _acknowledge(self, message: ReceivedMessage[object], point: CheckPoint, timeout: float) -> bool:
         """Acknowledge a message, in attempts for `timeout` seconds.
 
         Returns whether it counts as finished from now on.

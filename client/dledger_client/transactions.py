@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Generic, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -34,7 +34,7 @@ from .arguments import checked
 from .callbacks import check_transaction_check
 from .connection import Connection
 from .errors import ClientError, InvalidArgumentError
-from .messages import Message
+from .messages import Codec, Message, T, encoded
 from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
@@ -98,7 +98,7 @@ def in_threads(check: SyncCheck) -> Check:
 
 
 @checked
-class TransactionProducer:
+class TransactionProducer(Generic[T]):
     """Sends messages that become visible when they are committed.
 
         async def check(transaction: OpenTransaction) -> Decision:
@@ -125,17 +125,20 @@ class TransactionProducer:
         tls: Tls | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         """Make a producer. `timeout`, in seconds, is the deadline of each call.
 
-        Topics and `group` are names within `namespace`. `trace` and `max_traces` are those of `Producer`.
+        Topics and `group` are names within `namespace`. `trace`, `max_traces` and `codec` are those of `Producer`. An
+        `OpenTransaction` has the encoded body.
         """
         self._namespace = Namespace.named(namespace)
         self._group = self._namespace.full(group)
         self._check = check_transaction_check(check, blocking=False)
         self._timeout = timeout
+        self._codec = codec
         self._check_tasks: set[asyncio.Task[None]] = set()
-        self._producer = Producer(
+        self._producer: Producer = Producer(
             name_servers,
             group=group,
             timeout=timeout,
@@ -180,7 +183,7 @@ class TransactionProducer:
     async def begin(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -195,7 +198,7 @@ class TransactionProducer:
         """
         if check_after_s is not None and not 0 <= check_after_s <= MAX_CHECK_AFTER_S:
             raise InvalidArgumentError(f"check_after_s={check_after_s}: 0 to {MAX_CHECK_AFTER_S} is expected")
-        message = Message(body, key, tags, properties, unique_key)
+        message = encoded(Message(body, key, tags, properties, unique_key), self._codec)
         marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._group}
         if check_after_s is not None:
             marks[CHECK_IMMUNITY_SECONDS] = str(check_after_s)
@@ -203,7 +206,9 @@ class TransactionProducer:
         send = self._producer._send_half  # noqa: SLF001 - only this class uses it
         result: SendResult = await send(topic, message, text, SYS_TRANSACTION_PREPARED)
         position = int(result.offset_message_id[-16:], 16)
-        return OpenTransaction(topic, body, result.message_id, result.broker_group, position, result.queue_offset)
+        return OpenTransaction(
+            topic, message.body, result.message_id, result.broker_group, position, result.queue_offset
+        )
 
     async def commit(self, transaction: OpenTransaction) -> None:
         """Make the message visible to consumers, once, even if it is committed several times.
