@@ -56,7 +56,7 @@ class JsonCodec(Generic[ValueT]):
         return body
 
     def decode(self, body: bytes, /) -> ValueT:
-        """Return the value. Raises `msgspec.MsgspecError`, which names the field but not its content."""
+        """Return the value. Raises `msgspec.MsgspecError`, which names the field."""
         return self._decoder.decode(body)
 
 
@@ -90,7 +90,7 @@ class PydanticCodec(Generic[ValueT]):
         return body
 
     def decode(self, body: bytes, /) -> ValueT:
-        """Return the value. Raises `ValueError`, which names the fields but not their content."""
+        """Return the value. Raises `ValueError`, which names the fields."""
         try:
             return self._adapter.validate_json(body)
         except self._error_type as error:
