@@ -11,6 +11,7 @@ from consuming import fill, take
 
 from dledger_client import PushConsumer
 from dledger_client.codecs import JsonCodec
+from dledger_client.messages import Decoding
 from dledger_client.questions import MAX_AT_ONCE
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command
@@ -143,12 +144,12 @@ async def test_a_message_that_an_operator_has_consumed_is_decoded_as_any_other(c
     seen = []
 
     async def handler(message):
-        seen.append(message.value)
+        seen.append(message.decoding)
 
     async with PushConsumer(cluster.namesrv, "CG", "T", handler, codec=JsonCodec(int), start_from="last") as consumer:
         await until(lambda: "CG" in cluster.group.members and consumer.assignment)
         _, done = await consume(cluster, 0)
         _, failed = await consume(cluster, 1, opaque=1_000_000_003)
-    assert (done["consumeResult"], seen) == ("CR_SUCCESS", [17])
+    assert (done["consumeResult"], seen) == ("CR_SUCCESS", [Decoding(17)])
     assert failed["consumeResult"] == "CR_THROW_EXCEPTION"
     assert failed["remark"].startswith("DecodeError: message ")
