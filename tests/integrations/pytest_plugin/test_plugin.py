@@ -90,7 +90,6 @@ def test_a_test_may_kill_and_pause(dledger_cluster, dledger_topic):
     dledger_cluster.restart(killed)
     with SyncProducer(dledger_cluster.namesrv) as producer:
         producer.send(dledger_topic, b"after the restart")
-    dledger_cluster.kill("namesrv")
     dledger_cluster.pause(killed)
 
 
@@ -101,6 +100,12 @@ def test_the_next_test_has_a_whole_cluster(dledger_cluster, dledger_topic):
         message = next(consumer)
         message.ack()
     assert message.body == b"as before"
+    dledger_cluster.kill("namesrv")
+
+
+def test_the_name_server_runs_again_too(dledger_cluster, dledger_topic):
+    with SyncProducer(dledger_cluster.namesrv, timeout=5) as producer:
+        producer.send(dledger_topic, b"as before")
 
 
 @pytest.mark.dledger_nodes(3)
@@ -164,7 +169,7 @@ def test_a_wrong_number_of_nodes_is_one_line(pytester: pytest.Pytester, ini: str
 def test_a_test_may_break_the_cluster_and_the_next_has_a_whole_one(pytester: pytest.Pytester):
     pytester.makeini(INI)
     pytester.makepyfile(test_faults=FAULTS, test_guide=FAILURES)
-    pytester.runpytest_subprocess().assert_outcomes(passed=4)
+    pytester.runpytest_subprocess().assert_outcomes(passed=5)
 
 
 @pytest.mark.long
