@@ -1,4 +1,4 @@
-"""A worker for a container: it drains on SIGTERM, and so loses no job and repeats none when it is replaced.
+"""A worker for a container: it drains on SIGTERM, and so it loses no job and repeats no finished one.
 
 python examples/container_worker.py 127.0.0.1:9876
 """

@@ -7,6 +7,7 @@ pytest-asyncio can run.
 
 from __future__ import annotations
 
+import inspect
 import re
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _MAX_NODES: Final = 9
 _MAX_NAME_CHARS: Final = 80
+_ASYNCIO_FIXTURES: Final = "dledger-asyncio"
+"""Name under which the fixtures for pytest-asyncio are registered."""
 _CLUSTERS: Final = pytest.StashKey["Clusters"]()
 
 
@@ -35,10 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "dledger_nodes(number): run the test on a cluster with this number of voters (dledger_cluster)"
     )
-    if config.pluginmanager.hasplugin("asyncio"):
+    try:
+        _number_of_nodes(config.getini("dledger_nodes"))
+    except ValueError as error:
+        raise pytest.UsageError(f"dledger_nodes of the ini file is {error}") from error
+    if config.getoption("asyncio_mode", "not installed") == "not installed":
+        return
+    import pytest_asyncio
+
+    if "loop_scope" in inspect.signature(pytest_asyncio.fixture).parameters:  # from version 0.24 on
         from . import asyncio_loops
 
-        config.pluginmanager.register(asyncio_loops, "dledger-asyncio")
+        config.pluginmanager.register(asyncio_loops, _ASYNCIO_FIXTURES)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,9 +57,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("dledger_nodes")
     if marker is None:
         return
+    test = metafunc.definition.nodeid
     if len(marker.args) != 1 or marker.kwargs:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: dledger_nodes takes one number, as dledger_nodes(3)")
-    nodes = _number_of_nodes(marker.args[0], f"{metafunc.definition.nodeid}: dledger_nodes")
+        pytest.fail(f"{test}: dledger_nodes takes one number, as dledger_nodes(3)", pytrace=False)
+    try:
+        nodes = _number_of_nodes(marker.args[0])
+    except ValueError as error:
+        pytest.fail(f"{test}: dledger_nodes is {error}", pytrace=False)
     if "dledger_cluster" in metafunc.fixturenames:
         metafunc.parametrize("dledger_cluster", [nodes], indirect=True, scope="session", ids=[f"{nodes}-nodes"])
 
@@ -59,7 +74,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     clusters = item.config.stash.get(_CLUSTERS, None)
     failure = None if clusters is None else clusters.mend()
     yield
-    if failure is not None:
+    if failure is not None and "dledger_cluster" in getattr(item, "fixturenames", ()):
         pytest.fail(f"the cluster that this test has used does not run any more: {failure}", pytrace=False)
 
 
@@ -81,9 +96,9 @@ def dledger_cluster(request: pytest.FixtureRequest, _dledger_clusters: Clusters)
     `dledger_cluster.namesrv` is the address for clients. Nodes that a test has killed or paused run again after it.
     """
     nodes: int | None = getattr(request, "param", None)
-    if nodes is None:
-        nodes = _number_of_nodes(request.config.getini("dledger_nodes"), "dledger_nodes of the ini file")
-    return _dledger_clusters.running(nodes)
+    return _dledger_clusters.running(
+        _number_of_nodes(request.config.getini("dledger_nodes")) if nodes is None else nodes
+    )
 
 
 @pytest.fixture
@@ -131,7 +146,7 @@ async def _dledger_consumer_of_anyio(dledger_cluster: LocalCluster, dledger_topi
 def _fixture_of_loop(request: pytest.FixtureRequest, name: str, blocking: str) -> str:
     """Return the fixture that connects a client on the loop of the test. Fails in one line if there is no such loop."""
     marker = request.node.get_closest_marker("asyncio")
-    by_asyncio = marker is not None and request.config.pluginmanager.hasplugin("dledger-asyncio")
+    by_asyncio = marker is not None and request.config.pluginmanager.hasplugin(_ASYNCIO_FIXTURES)
     by_anyio = "anyio_backend" in request.fixturenames
     if by_asyncio and by_anyio:  # pytest-asyncio would run the test, and anyio the fixtures, each on a loop of its own
         problem = (
@@ -139,10 +154,10 @@ def _fixture_of_loop(request: pytest.FixtureRequest, name: str, blocking: str) -
         )
     elif by_asyncio:
         scope = marker.kwargs.get("loop_scope") or marker.kwargs.get("scope")
-        return f"_{name}_in_{scope or request.config.getini('asyncio_default_test_loop_scope')}_loop"
+        return f"_{name}_in_{scope or _default_loop_scope(request.config)}_loop"
     elif not by_anyio:
         problem = (
-            "needs an asynchronous test, run by pytest-asyncio or anyio; "
+            "needs an asynchronous test, run by pytest-asyncio (from 0.24 on) or anyio; "
             f"in other tests use {blocking}(dledger_cluster.namesrv, ...)"
         )
     else:
@@ -153,12 +168,18 @@ def _fixture_of_loop(request: pytest.FixtureRequest, name: str, blocking: str) -
     pytest.fail(f"{name} {problem}", pytrace=False)
 
 
-def _number_of_nodes(value: object, source: str) -> int:
-    """Return a number of voters. Raises `pytest.UsageError` for anything else."""
+def _default_loop_scope(config: pytest.Config) -> str:
+    """Return the scope of the loop of tests whose marker names none. Before pytest-asyncio 0.26 there was no choice."""
     try:
-        nodes = int(value) if isinstance(value, str) else value
+        return str(config.getini("asyncio_default_test_loop_scope"))
     except ValueError:
-        nodes = value
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or not 1 <= nodes <= _MAX_NODES:
-        raise pytest.UsageError(f"{source} is {value!r}: a number of voters is expected, 1 to {_MAX_NODES}")
-    return nodes
+        return "function"
+
+
+def _number_of_nodes(value: object) -> int:
+    """Return a number of voters, perhaps from a text. Raises `ValueError` for anything else."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_NODES:
+        raise ValueError(f"{value!r}: a number of voters is expected, 1 to {_MAX_NODES}")
+    return value

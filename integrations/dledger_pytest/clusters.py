@@ -14,7 +14,7 @@ from dledger_client import ClientError, GroupInUseError, NotFoundError, SyncAdmi
 from dledger_client.testing import ClusterError, LocalCluster
 from dledger_remoting.topics import dead_letter_topic, retry_topic
 
-BROKER_MODULES: Final = ("aiohttp", "cryptography", "prometheus_client", "rich")
+BROKER_MODULES: Final = ("aiohttp", "numpy", "prometheus_client", "rich")
 """Modules without which no broker starts. They belong to the extra `broker`."""
 
 
@@ -85,7 +85,7 @@ class Clusters:
                         in_use.append(group)
             owned = (topic, retry_topic(topic), dead_letter_topic(topic))
             for name in admin.topics(include_system=True):
-                if name.startswith(owned) and not name.endswith(tuple(in_use)):
+                if name.startswith(owned) and not any(group in name for group in in_use):
                     with suppress(NotFoundError):
                         admin.delete_topic(name)
         except ClientError as error:
