@@ -21,7 +21,7 @@ from dledger_remoting.topics import HALF_TOPIC, validate_group
 from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
 from .arguments import above_zero, at_least, checked
-from .batches import Part, parts_of, results_of
+from .batches import Part, encoded_batch, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
@@ -253,7 +253,7 @@ class Producer(Generic[T]):
         `send`; `SendError.stored` has the results of the messages acknowledged before.
         """
         with self._calls:
-            bodies = [self._encoded_part(place, message) for place, message in enumerate(messages)]
+            bodies = encoded_batch(messages, self._codec)
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic, queue)
             is_idempotent = self._idempotent if idempotent is None else idempotent
@@ -263,13 +263,6 @@ class Producer(Generic[T]):
                 return await self._send_part(topic, parts[0], queue, deadline)
             sends = [self._send_part(topic, part, queue, deadline) for part in parts]
             return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
-
-    def _encoded_part(self, place: int, message: T | Message[T]) -> Message | bytes:
-        """Return the message at a place of a batch, with its body."""
-        if self._codec is None and isinstance(message, bytes):
-            return message
-        whole: Message[T] = message if isinstance(message, Message) else Message(message)
-        return encoded(whole, self._codec, f"messages[{place}]")
 
     async def _send_part(self, topic: str, part: Part, queue: MessageQueue | None, deadline: float) -> list[SendResult]:
         if part.ordering_key is not None:
