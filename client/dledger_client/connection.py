@@ -33,6 +33,7 @@ from .errors import (
     TlsError,
     WrongServerError,
 )
+from .forks import give_up_at_fork
 from .surroundings import workers
 from .tls import Tls
 from .under_way import STOOD_STILL_SECONDS, Late, RequestsUnderWay
@@ -231,6 +232,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=1 << 20)
+        give_up_at_fork(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._pending_requests.heard += 1

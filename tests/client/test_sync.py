@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -303,6 +304,35 @@ def test_a_forked_process_is_told_to_make_its_own_client(cluster):
 def test_a_forked_process_cannot_iterate_the_consumer_of_its_parent(cluster):
     with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
         refused_after_a_fork(consumer, lambda: next(consumer), "make one in each process")
+
+
+def test_a_forked_process_has_no_connection_of_its_parent(cluster):
+    def sockets():
+        names = [os.readlink(f"/proc/self/fd/{number}") for number in connected]
+        return [name for name in names if name.startswith("socket:")]
+
+    before = set(os.listdir("/proc/self/fd"))
+    with SyncProducer(cluster.namesrv) as producer:
+        producer.send("T", b"x")
+        addresses = {cluster.namesrv, *(node.address for node in cluster.group.nodes)}
+        connected = [
+            number for number in set(os.listdir("/proc/self/fd")) - before if peer_of(int(number)) in addresses
+        ]
+        assert len(sockets()) >= 2, "a name server and a broker"
+        child = os.fork()
+        if child == 0:
+            os._exit(len(sockets()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.send("T", b"y").queue_offset == 1, "the parent's own is as it was"
+
+
+def peer_of(number):
+    """Return the address of a socket's other end, None for any other file."""
+    try:
+        with socket.socket(fileno=os.dup(number)) as copy:
+            return "{}:{}".format(*copy.getpeername()[:2])
+    except (OSError, IndexError):
+        return None
 
 
 def test_a_signal_handler_may_close_the_client_that_it_has_interrupted():
