@@ -47,6 +47,7 @@ class Broadcasts:
         self._receiver = receiver
         self._queues: dict[str, _TransientQueue] = {}
         self._readers: dict[str, tuple[PullConsumer, asyncio.Task[None]]] = {}
+        self._starting = asyncio.Lock()
 
     async def publish(self, exchange: str, payload: Payload) -> None:
         """Send a message to all readers of an exchange."""
@@ -56,8 +57,9 @@ class Broadcasts:
 
     async def bind(self, queue: str, exchange: str, matches: Matches) -> None:
         """Bind a queue to an exchange. It gets every message that is sent after this has returned."""
-        if exchange not in self._readers:
-            await self._start_reader(exchange)
+        async with self._starting:
+            if exchange not in self._readers:
+                await self._start_reader(exchange)
         bindings = self._queues.setdefault(queue, _TransientQueue()).bindings
         bindings.setdefault(exchange, []).append(matches)
 

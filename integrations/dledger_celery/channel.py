@@ -246,7 +246,7 @@ class Channel(virtual.Channel):
         """End a consumer. Messages that it has not taken go back; a transient queue is deleted."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        if queue is None or queue in self._active_queues:
+        if queue is None or queue in self._active_queues or not self._link.is_open:
             return
         if self._is_transient(queue):
             self._drop_undelivered(queue)

@@ -128,9 +128,10 @@ class Cluster:
         if self.settings.max_deliveries is None:
             return
         limit = self.settings.max_deliveries - 1
-        config = (await self._admin.groups()).get(group, SubscriptionGroupConfig(group))
-        if config.retry_max_times != limit or group not in await self._admin.groups():
-            await self._admin.create_group(msgspec.structs.replace(config, retry_max_times=limit))
+        config = (await self._admin.groups()).get(group)
+        if config is None or config.retry_max_times != limit:
+            wanted = msgspec.structs.replace(config or SubscriptionGroupConfig(group), retry_max_times=limit)
+            await self._admin.create_group(wanted)
 
     async def send(self, topic: str, payload: Payload) -> None:
         """Send a message, for later if it has an ETA. Returns when a majority has stored it."""

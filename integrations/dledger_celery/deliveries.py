@@ -72,6 +72,9 @@ class Deliveries:
         self._held: dict[str, Delivery] = {}
         self._limit = 0
         self._changed = asyncio.Event()
+        """Set when other queues are consumed than before, which ends a wait for messages."""
+        self._has_room = asyncio.Event()
+        """Set when there may be room for messages again."""
         self._rotation = 0
         self._settling: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,6 +87,8 @@ class Deliveries:
         self._changed.set()
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._fetch()), asyncio.create_task(self._keep_hidden())]
+            for task in self._tasks:
+                task.add_done_callback(self._on_end)
 
     def cancel(self, queue: str) -> None:
         """Deliver no more messages of a queue."""
@@ -93,11 +98,11 @@ class Deliveries:
     def set_limit(self, limit: int) -> None:
         """Set the maximum number of messages that are delivered and not settled; 0: none."""
         self._limit = limit
-        self._changed.set()
+        self._has_room.set()
 
     def look_again(self) -> None:
         """Look whether there is room now."""
-        self._changed.set()
+        self._has_room.set()
 
     async def get(self, queue: str, group: str, topics: Sequence[str], *, no_ack: bool) -> Payload | None:
         """Return one message of a queue, None if there is none now."""
@@ -145,9 +150,14 @@ class Deliveries:
         pause = MIN_PAUSE_SECONDS
         while True:
             self._changed.clear()
-            room, sources = self._room(), self._sources_in_turn()
-            if not room or not sources:
+            self._has_room.clear()
+            sources = self._sources_in_turn()
+            if not sources:
                 await self._changed.wait()
+                continue
+            room = self._room()
+            if not room:
+                await self._has_room.wait()
                 continue
             try:
                 await self._fetch_once(sources, room)
@@ -160,6 +170,12 @@ class Deliveries:
                 logger.warning("no messages of %s for now: %s", ", ".join(self._sources), error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """Tell the consumers if messages are not fetched, or not hidden, any more."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("messages are not fetched any more", exc_info=error)
+            self._receiver.fail(ClientError(f"messages are not fetched any more: {error!r}"))
 
     def _room(self) -> int:
         """Return how many messages may be fetched now."""
@@ -195,9 +211,16 @@ class Deliveries:
             for task in (*pops, change):
                 task.cancel()  # the client keeps messages of a call that was cut off for the next call
             await asyncio.gather(*pops, change, return_exceptions=True)
+        failures = []
         for task, (queue, consumer) in pops.items():
-            if not task.cancelled():
+            if task.cancelled():
+                continue
+            if (error := task.exception()) is not None:
+                failures.append(error)
+            else:
                 await self._deliver(queue, consumer, task.result())
+        if failures:
+            raise failures[0]
         return None
 
     async def _deliver(self, queue: str, consumer: SimpleConsumer, messages: Sequence[ReceivedMessage]) -> None:
@@ -287,7 +310,7 @@ class Deliveries:
                 await settle(delivery)
         finally:
             del self._held[tag]
-            self._changed.set()
+            self._has_room.set()
 
     async def _acknowledge(self, delivery: Delivery) -> None:
         pause = MIN_PAUSE_SECONDS

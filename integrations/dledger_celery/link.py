@@ -17,7 +17,7 @@ from dledger_client import ClientError
 from dledger_client.blocking import Blocking, evaluate
 
 from .broadcasts import Broadcasts
-from .cluster import Cluster, kombus_errors
+from .cluster import Cluster, ClusterUnavailableError, kombus_errors
 from .envelopes import Payload
 from .settings import Settings
 
@@ -29,23 +29,56 @@ ParamsP = ParamSpec("ParamsP")
 
 
 class Inbox:
-    """Messages and errors for the thread that drains events."""
+    """Messages and errors for the thread that drains events.
+
+    That thread waits in `take`, or watches the file of `fileno`, which is readable while there is something to take.
+    """
 
     def __init__(self) -> None:
         self._items: deque[tuple[str, Payload] | ClientError] = deque()
         self._condition = threading.Condition()
+        self._pipe: tuple[int, int] | None = None
+
+    def fileno(self) -> int:
+        """Return the number of the file to watch."""
+        with self._condition:
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                if self._items:
+                    self._wake()
+            return self._pipe[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._condition:
+            for number in self._pipe or ():
+                os.close(number)
+            self._pipe = None
 
     def deliver(self, queue: str, payload: Payload) -> None:
         """Add a message of a queue, from any thread."""
-        with self._condition:
-            self._items.append((queue, payload))
-            self._condition.notify()
+        self._add((queue, payload))
 
     def fail(self, error: ClientError) -> None:
         """Add an error, from any thread."""
+        self._add(error)
+
+    def _add(self, item: tuple[str, Payload] | ClientError) -> None:
         with self._condition:
-            self._items.append(error)
+            self._items.append(item)
+            if len(self._items) == 1:
+                self._wake()
             self._condition.notify()
+
+    def _wake(self) -> None:
+        """Make the file readable. Called when the first item comes, with the lock held."""
+        if self._pipe is not None:
+            os.write(self._pipe[1], b"!")
+
+    def _rest(self) -> None:
+        """Make the file unreadable. Called when the last item is gone, with the lock held."""
+        if self._pipe is not None:
+            os.read(self._pipe[0], 1)
 
     def has_room(self) -> bool:
         """Return whether few messages wait."""
@@ -55,13 +88,20 @@ class Inbox:
         """Return the oldest item, None if there is none within `timeout` seconds; without a limit if that is None."""
         with self._condition:
             self._condition.wait_for(self._items.__len__, timeout)
-            return self._items.popleft() if self._items else None
+            if not self._items:
+                return None
+            item = self._items.popleft()
+            if not self._items:
+                self._rest()
+            return item
 
     def discard(self, queue: str) -> list[Payload]:
         """Remove the messages of a queue, and return them."""
         with self._condition:
             found = [item[1] for item in self._items if isinstance(item, tuple) and item[0] == queue]
             rest = [item for item in self._items if not isinstance(item, tuple) or item[0] != queue]
+            if self._items and not rest:
+                self._rest()
             self._items = deque(rest)
         return found
 
@@ -83,6 +123,7 @@ class Link:
         self.settings = settings
         self.inbox = Inbox()
         self._opened: _Opened | None = None
+        self._is_closed = False
 
     @property
     def is_open(self) -> bool:
@@ -119,7 +160,9 @@ class Link:
             self._opened.loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
 
     def close(self) -> None:
-        """Close the clients of this process, once what is under way has ended."""
+        """Close the clients of this process for good, once what is under way has ended."""
+        self._is_closed = True
+        self.inbox.close()
         opened, self._opened = self._opened, None
         if opened is not None and opened.process_id == os.getpid():
             opened.blocking.finish(_close(opened.cluster, opened.broadcasts))
@@ -128,6 +171,9 @@ class Link:
         """Return the clients of this process, and make them if there are none."""
         if self._opened is not None and self.is_open:
             return self._opened
+        if self._is_closed:
+            raise ClusterUnavailableError("the connection is closed")
+        self.inbox.close()  # of the parent process, if this one was forked
         self.inbox = Inbox()
         with kombus_errors():
             cluster = Cluster(self.settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib.metadata import version
+from typing import Final
 
 from kombu.transport import base, virtual
 from kombu.utils.compat import detect_environment
@@ -13,9 +14,12 @@ from dledger_client import ClientError
 from .channel import Channel as ClusterChannel
 from .channel import QueueFacts
 from .cluster import ClusterUnavailableError, kombus_errors
-from .envelopes import Untyped
+from .envelopes import Payload, Untyped
 from .link import Link
 from .settings import DEFAULT_PORT, masked, settings_of
+
+MAX_AT_ONCE: Final = 32
+"""Maximum number of messages that are handed out before the event loop looks at everything else."""
 
 
 class Transport(virtual.Transport):
@@ -31,13 +35,14 @@ class Transport(virtual.Transport):
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors: tuple[type[BaseException], ...] = ()
     implements = virtual.Transport.implements.extend(
-        asynchronous=False, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
+        asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
     )
 
     def __init__(self, client: Untyped, **kwargs: Untyped) -> None:
         super().__init__(client, **kwargs)
         self.link = Link(settings_of(client))
         self.queues: dict[str, QueueFacts] = {}
+        self._event_loop: Untyped = None
 
     def driver_version(self) -> str:
         """Return the version of this distribution."""
@@ -60,6 +65,7 @@ class Transport(virtual.Transport):
     def close_connection(self, connection: object) -> None:
         """Close all channels, and the clients once what is under way has ended."""
         super().close_connection(connection)
+        self.unregister_from_event_loop(connection, self._event_loop)
         self.link.close()
 
     def _collect(self, connection: object) -> None:
@@ -84,8 +90,37 @@ class Transport(virtual.Transport):
             if isinstance(item, ClientError):
                 with kombus_errors():
                     raise item
-            queue, payload = item
-            for channel in self.channels:
-                if channel.takes(queue):
-                    channel.take(queue, payload)
-                    return
+            if self._hand_out(*item):
+                return
+
+    def register_with_event_loop(self, connection: object, loop: Untyped) -> None:
+        """Have a loop of kombu hand out messages: Celery's workers have one, except with green pools."""
+        self._event_loop = loop
+        loop.add_reader(self.link.inbox.fileno(), self._on_messages)
+
+    def unregister_from_event_loop(self, connection: object, loop: Untyped) -> None:
+        """Have the loop hand out no more messages."""
+        if self._event_loop is not None:
+            self._event_loop.remove_reader(self.link.inbox.fileno())
+            self._event_loop = None
+
+    def _on_messages(self) -> None:
+        """Hand out some of the messages. The loop calls this again while there are more.
+
+        An error that does not pass by itself is raised as a lost connection: the loop only logs other errors.
+        """
+        for _ in range(MAX_AT_ONCE):
+            item = self.link.inbox.take(0)
+            if item is None:
+                return
+            if isinstance(item, ClientError):
+                raise ClusterUnavailableError(str(item)) from item
+            self._hand_out(*item)
+
+    def _hand_out(self, queue: str, payload: Payload) -> bool:
+        """Hand a message to its consumer. Returns whether there is one; messages without one were given back."""
+        for channel in self.channels:
+            if channel.takes(queue):
+                channel.take(queue, payload)
+                return True
+        return False
