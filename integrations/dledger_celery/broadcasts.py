@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from dledger_client import ClientError, PullConsumer
 
 from .cluster import Cluster
-from .deliveries import MAX_PAUSE_SECONDS, Receiver
+from .deliveries import MAX_PAUSE_SECONDS, Receiver, report_end
 from .envelopes import Payload, decode
 
 POLL_SECONDS: Final = 5.0
@@ -119,7 +120,9 @@ class Broadcasts:
         except BaseException:
             await reader.close()
             raise
-        self._readers[exchange] = reader, asyncio.create_task(self._read(exchange, reader))
+        task = asyncio.create_task(self._read(exchange, reader))
+        task.add_done_callback(partial(report_end, self._receiver, f"exchange {exchange!r} is not read any more"))
+        self._readers[exchange] = reader, task
 
     async def _stop_reader(self, exchange: str) -> None:
         reader, task = self._readers.pop(exchange)

@@ -14,6 +14,7 @@ import msgspec
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from .cluster import MAX_PRIORITY, Cluster
 from .deliveries import Deliveries
@@ -100,6 +101,11 @@ class Channel(virtual.Channel):
         declared: queue_declare_ok_t = super().queue_declare(queue, **kwargs)
         return declared
 
+    def prepare_queue_arguments(self, arguments: dict[str, Untyped], **kwargs: Untyped) -> dict[str, Untyped]:
+        """Return the arguments of a queue by the names that RabbitMQ has for them."""
+        named: dict[str, Untyped] = to_rabbitmq_queue_arguments(arguments, **kwargs)
+        return named
+
     def _new_queue(self, queue: str, **kwargs: Untyped) -> None:
         arguments = kwargs.get("arguments") or {}
         facts = QueueFacts(
@@ -122,14 +128,13 @@ class Channel(virtual.Channel):
         link = self._link
         if self._is_transient(queue):
             return link.broadcasts.size(queue)
-        return link.run(link.cluster.size, self._group(queue), self._topics(queue))
+        return link.run(link.cluster.size, self._group(queue), self._all_topics(queue))
 
     def _purge(self, queue: str) -> int:
         link = self._link
-        dropped = len(self._drop_undelivered(queue))
         if self._is_transient(queue):
-            return dropped + link.call(link.broadcasts.purge, queue)
-        return link.run(link.cluster.purge, self._group(queue), self._topics(queue))
+            return len(self._drop_undelivered(queue)) + link.call(link.broadcasts.purge, queue)
+        return link.run(link.cluster.purge, self._group(queue), self._all_topics(queue))
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Untyped) -> None:
         """Delete a queue with its messages. With `if_unused` a durable one stays: nobody knows who else reads it."""
@@ -139,7 +144,7 @@ class Channel(virtual.Channel):
         elif if_unused or (if_empty and self._size(queue)):
             return
         else:
-            link.run(link.cluster.delete, self._group(queue), self._topics(queue))
+            link.run(link.cluster.delete, self._group(queue), self._all_topics(queue))
         self._forget_bindings(queue)
         self._facts_of.pop(queue, None)
         self.connection.client.declared_entities.clear()  # the next sender is to declare it anew
@@ -152,11 +157,12 @@ class Channel(virtual.Channel):
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Untyped, queue: str) -> None:
         """Bind a queue that kombu has put into the table of the exchange."""
-        kind = self.typeof(exchange).type
+        kind, row = self.typeof(exchange), (routing_key, pattern, queue)
         if self._is_transient(queue):
-            matches = _matcher(kind, routing_key, pattern)
-            self._link.run(self._link.broadcasts.bind, queue, exchange, matches)
-        elif kind == "fanout":
+            self._link.run(
+                self._link.broadcasts.bind, queue, exchange, lambda key: bool(kind.lookup([row], exchange, key, None))
+            )
+        elif kind.type == "fanout":
             self._forget_bindings(queue)
             raise ChannelError(
                 f"queue {queue!r} is durable, and cannot be bound to the fanout exchange {exchange!r}: declare it with "
@@ -171,6 +177,10 @@ class Channel(virtual.Channel):
         Raises `ChannelError` if no queue is known here that would get it.
         """
         self._inplace_augment_message(message, exchange, routing_key)
+        self._route(message, exchange, routing_key)
+
+    def _route(self, message: Payload, exchange: str, routing_key: str) -> None:
+        """Send a message, whose body is encoded, to all queues that get it."""
         is_transient = message["properties"].get("delivery_mode") == TRANSIENT
         if not exchange:
             self._publish_to_queue(routing_key, message, is_transient=is_transient)
@@ -209,7 +219,9 @@ class Channel(virtual.Channel):
         if facts.dead_letter_exchange is None and facts.dead_letter_key is None:
             return
         key = facts.dead_letter_key or message.delivery_info.get("routing_key", "")
-        self.basic_publish(message.serializable(), facts.dead_letter_exchange or "", key)
+        exchange, payload = facts.dead_letter_exchange or "", message.serializable()
+        payload["properties"]["delivery_info"] = {"exchange": exchange, "routing_key": key}
+        self._route(payload, exchange, key)
 
     # ---------------------------------------------------------------- receiving
 
@@ -332,20 +344,15 @@ class Channel(virtual.Channel):
 
     def _topics(self, queue: str) -> list[str]:
         """Return the topics of a queue, that of its highest priority first."""
+        return self._all_topics(queue, self._facts(queue).max_priority)
+
+    def _all_topics(self, queue: str, max_priority: int = MAX_PRIORITY) -> list[str]:
+        """Return the topics that a queue may have: somebody else may have declared it with priorities."""
         names = self._link.settings.names
-        return [names.topic(queue, priority) for priority in range(self._facts(queue).max_priority, -1, -1)]
+        return [names.topic(queue, priority) for priority in range(max_priority, -1, -1)]
 
     def _ensure_topic(self, topic: str) -> None:
         self._link.run(self._link.cluster.ensure_topic, topic, self._link.settings.topic_queues)
 
     def _drop_undelivered(self, queue: str) -> list[Payload]:
         return self._link.inbox.discard(queue)
-
-
-def _matcher(kind: str, routing_key: str, pattern: Untyped) -> Callable[[str], bool]:
-    """Return whether a binding wants messages with a routing key."""
-    if kind == "fanout":
-        return lambda _: True
-    if kind == "topic":
-        return lambda key: pattern.match(key) is not None
-    return routing_key.__eq__

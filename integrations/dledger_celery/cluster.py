@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypedDict
 
@@ -21,10 +22,12 @@ from dledger_client import (
     NotFoundError,
     Producer,
     PullConsumer,
+    SendError,
     SimpleConsumer,
     SubscriptionGroupConfig,
     Tls,
 )
+from dledger_remoting.codes import ResponseCode
 from dledger_remoting.topics import RETRY_PREFIX
 
 from .envelopes import Payload, make_message
@@ -76,7 +79,7 @@ class Cluster:
         )
         self._admin = Admin(settings.name_servers, timeout=settings.timeout, **self._account)
         self._topics: set[str] = set()
-        self._closers: list[Callable[[], object]] = []
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Open the clients."""
@@ -88,7 +91,9 @@ class Cluster:
         await self._admin.broker_groups()
 
     async def close(self) -> None:
-        """Wait for sends under way, and close the producer and the administrator."""
+        """Wait for sends under way, and close all clients."""
+        if self._closing:
+            await asyncio.wait(self._closing)
         await self._producer.close()
         await self._admin.close()
 
@@ -102,6 +107,12 @@ class Cluster:
             timeout=self.settings.timeout,
             **self._account,
         )
+
+    def close_soon(self, consumer: SimpleConsumer) -> None:
+        """Close a consumer in the background: it waits until its last request for messages is answered."""
+        task = asyncio.create_task(consumer.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def make_reader(self) -> PullConsumer:
         """Return a reader for an exchange's topic, not started."""
@@ -136,7 +147,12 @@ class Cluster:
     async def send(self, topic: str, payload: Payload) -> None:
         """Send a message, for later if it has an ETA. Returns when a majority has stored it."""
         message = make_message(payload, self.settings.longest_delay, time.time())
-        result = await self._producer.send(topic, message)
+        try:
+            result = await self._producer.send(topic, message)
+        except SendError as error:
+            if message.deliver_at is None or error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            raise ChannelError(f"{error}; set the transport option longest_delay to that limit, or below") from error
         if result.repeated:
             logger.info("%s was stored before, and is not stored again", message.unique_key)
 
@@ -161,9 +177,10 @@ class Cluster:
 
     async def delete(self, group: str, topics: list[str]) -> None:
         """Delete the topics of a queue, and its group."""
+        existing = set(await self._admin.topics())
         for topic in topics:
             self._topics.discard(topic)
-            if await self.has_topic(topic):
+            if topic in existing:
                 await self._admin.delete_topic(topic)
         try:
             await self._admin.delete_group(group)

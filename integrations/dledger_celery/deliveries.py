@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from dledger_client import ClientError, ReceivedMessage, SimpleConsumer
@@ -42,6 +43,13 @@ class Receiver(Protocol):
         """Return whether few messages wait to be taken. It counts if there is no limit of messages in work."""
 
 
+def report_end(receiver: Receiver, text: str, task: asyncio.Task[None]) -> None:
+    """Have consumers fail if a task in the background has failed for an unknown reason."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s", text, exc_info=error)
+        receiver.fail(ClientError(f"{text}: {error!r}"))
+
+
 class Delivery:
     """A message that was delivered and is not settled."""
 
@@ -75,7 +83,8 @@ class Deliveries:
         """Set when other queues are consumed than before, which ends a wait for messages."""
         self._has_room = asyncio.Event()
         """Set when there may be room for messages again."""
-        self._rotation = 0
+        self._last = ""
+        """Queue of the last messages."""
         self._settling: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
@@ -88,7 +97,7 @@ class Deliveries:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._fetch()), asyncio.create_task(self._keep_hidden())]
             for task in self._tasks:
-                task.add_done_callback(self._on_end)
+                task.add_done_callback(partial(report_end, self._receiver, "messages are not fetched any more"))
 
     def cancel(self, queue: str) -> None:
         """Deliver no more messages of a queue."""
@@ -134,7 +143,8 @@ class Deliveries:
             self.requeue(tag)
         if self._settling:
             await asyncio.wait(self._settling, timeout=SETTLE_SECONDS)
-        await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
+        for consumer in self._consumers.values():
+            self._cluster.close_soon(consumer)
 
     # ---------------------------------------------------------------- fetching
 
@@ -171,12 +181,6 @@ class Deliveries:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        """Tell the consumers if messages are not fetched, or not hidden, any more."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("messages are not fetched any more", exc_info=error)
-            self._receiver.fail(ClientError(f"messages are not fetched any more: {error!r}"))
-
     def _room(self) -> int:
         """Return how many messages may be fetched now."""
         if not self._limit:
@@ -184,15 +188,10 @@ class Deliveries:
         return min(max(self._limit - len(self._held), 0), MAX_POP_MESSAGES)
 
     def _sources_in_turn(self) -> list[tuple[str, SimpleConsumer]]:
-        """Return the consumers to ask, another queue first each time."""
+        """Return the consumers to ask, those of the queue whose turn it is first."""
         queues = list(self._sources)
-        if queues:
-            self._rotation = (self._rotation + 1) % len(queues)
-        return [
-            (queue, consumer)
-            for queue in queues[self._rotation :] + queues[: self._rotation]
-            for consumer in self._sources[queue]
-        ]
+        first = queues.index(self._last) + 1 if self._last in queues else 0
+        return [(queue, consumer) for queue in queues[first:] + queues[:first] for consumer in self._sources[queue]]
 
     async def _fetch_once(self, sources: Sequence[tuple[str, SimpleConsumer]], room: int) -> None:
         """Deliver messages of the first source that has some, or wait until one has or the sources change."""
@@ -225,6 +224,7 @@ class Deliveries:
 
     async def _deliver(self, queue: str, consumer: SimpleConsumer, messages: Sequence[ReceivedMessage]) -> None:
         no_ack = queue in self._unacknowledged
+        self._last = queue if messages else self._last
         for message in messages:
             payload = await self._accept(queue, consumer, message, no_ack=no_ack)
             if payload is None:

@@ -167,17 +167,17 @@ def _credentials(options: Options, client: Untyped, url: SplitResult) -> Credent
     return Credentials(access_key, secret_key)
 
 
-def _tls(option: bool | Mapping[str, str | bool], kombus: object, *, is_wanted: bool) -> Tls | None:
+def _tls(option: bool | Mapping[str, str | bool], kombus: Untyped, *, is_wanted: bool) -> Tls | None:
     """Return the TLS of the option `tls`, of kombu's `ssl` (Celery's `broker_use_ssl`), or of the scheme."""
     given = option or kombus
     if not given and not is_wanted:
         return None
     if not isinstance(given, Mapping):
         return Tls()
-    fields = {_TLS_NAMES.get(name, name): value for name, value in given.items()}
+    fields: dict[str, Untyped] = {_TLS_NAMES.get(name, name): value for name, value in given.items()}
     if fields.pop("cert_reqs", ssl.CERT_REQUIRED) not in {ssl.CERT_REQUIRED, "required", "CERT_REQUIRED"}:
         raise ValueError("cert_reqs: certificates of servers are always checked; name their authority in ca_file")
-    try:
-        return msgspec.convert(fields, Tls)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"tls: {error}; known are {', '.join(Tls.__dataclass_fields__)}") from None
+    for name in fields:
+        if name not in Tls.__dataclass_fields__:
+            raise ValueError(f"tls: {name} is not known: known are {', '.join(Tls.__dataclass_fields__)}")
+    return Tls(**fields)
