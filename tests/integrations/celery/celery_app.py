@@ -29,10 +29,14 @@ def note(text: str) -> None:
     os.close(number)
 
 
-def noted() -> list[str]:
-    """Return what was noted so far."""
+def noted(after: int = 0) -> list[str]:
+    """Return what was noted so far, behind a number of bytes."""
     path = DIRECTORY / "runs"
-    return path.read_text().splitlines() if path.exists() else []
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(after)
+        return file.read().decode().splitlines()
 
 
 @app.task

@@ -2,8 +2,9 @@
 
 import re
 import signal
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from celery_clusters import url_of
 from celery_workers import Worker
 
 from dledger_client.testing import LocalCluster, local_cluster_fixture
-from tests.waiting import wait_until
 
 cluster = local_cluster_fixture()
 
@@ -43,9 +43,22 @@ def send_all(count: int, seconds: float) -> list[str]:
         return list(executor.map(send, range(count)))
 
 
-def ended() -> set[str]:
-    """Return the ids of the tasks that have ended."""
-    return {line.split()[2] for line in celery_app.noted() if line.startswith("end ")}
+class Ended(set[str]):
+    """The ids of the tasks that have ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read_bytes = 0
+
+    def wait_for(self, ids: Collection[str] | int, limit_s: float) -> None:
+        """Wait until these tasks, or so many, have ended. Notes are read only once, ten times a second."""
+        deadline = time.monotonic() + limit_s
+        while len(self) < ids if isinstance(ids, int) else not self.issuperset(ids):
+            assert time.monotonic() < deadline, f"{len(self)} tasks have ended"
+            time.sleep(0.1)
+            lines = celery_app.noted(self._read_bytes)
+            self._read_bytes += sum(len(line) + 1 for line in lines)
+            self.update(line.split()[2] for line in lines if line.startswith("end "))
 
 
 def check(ids: Sequence[str], workers: Sequence[Worker], killed: Worker) -> str:
@@ -70,7 +83,7 @@ def check(ids: Sequence[str], workers: Sequence[Worker], killed: Worker) -> str:
 def test_no_task_is_lost_and_only_what_was_cut_off_runs_twice(
     cluster: LocalCluster, directory: Path, count: int, seconds: float
 ) -> None:
-    limit_s = 60 + count / 20
+    limit_s, ended = 60 + count / 20, Ended()
     with ThreadPoolExecutor(3) as executor:
         starts = [
             executor.submit(Worker, directory, url_of(cluster), name, "-P", "prefork", "-c", "2")
@@ -79,13 +92,13 @@ def test_no_task_is_lost_and_only_what_was_cut_off_runs_twice(
         workers = [start.result() for start in starts]
         try:
             sending = executor.submit(send_all, count, seconds)
-            wait_until(lambda: len(ended()) > count // 4, limit_s)
+            ended.wait_for(count // 4, limit_s)
             leader = cluster.kill_leader()
-            wait_until(lambda: len(ended()) > count // 2, limit_s)
+            ended.wait_for(count // 2, limit_s)
             workers[1].kill()
             cluster.restart(leader)
             ids = sending.result(limit_s)
-            wait_until(lambda: ended() >= set(ids), limit_s)
+            ended.wait_for(ids, limit_s)
             workers[0].process.send_signal(signal.SIGTERM)
             assert workers[0].process.wait(60) == 0
         finally:
