@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from celery import Celery, Task
+from kombu import pools
 
 import dledger_celery  # noqa: F401 -- registers the URL
 
@@ -20,6 +21,13 @@ app.conf.update(
     worker_lost_wait=1.0,
     worker_prefetch_multiplier=2,
 )
+
+
+def disconnect() -> None:
+    """Close all connections of this process, so that the application can go to another cluster."""
+    pools.reset()
+    app._pool = None
+    app.amqp._producer_pool = None
 
 
 def note(text: str) -> None:

@@ -13,13 +13,10 @@ from kombu.exceptions import ChannelError
 from kombu.pidbox import Mailbox
 
 from dledger_client import SyncAdmin
-from dledger_client.testing import local_cluster_fixture
 
 __all__ = ["closing", "connect"]
 
 WITHIN_S = 20.0
-
-cluster = local_cluster_fixture(nodes=1)
 
 
 def topics_and_groups(cluster):

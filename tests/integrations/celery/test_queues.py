@@ -10,13 +10,23 @@ from kombu.exceptions import ChannelError, OperationalError
 
 from dledger_client import SyncAdmin, SyncConsumer, SyncProducer
 from dledger_client.testing import local_cluster_fixture
+from tests.conformance.guarded_groups import APP, GUARDED, ROOT_ACCOUNT, STRANGER, TOPIC, make_accounts
 from tests.waiting import wait_until
 
 WITHIN_S = 30.0
 
 __all__ = ["closing", "connect"]
 
-cluster = local_cluster_fixture(nodes=1)
+ACCOUNT = ROOT_ACCOUNT
+"""All queues are those of a cluster with access control."""
+
+cluster = local_cluster_fixture(nodes=1, config=GUARDED)
+
+
+@pytest.fixture(scope="module")
+def accounts(cluster):
+    """Make an account that may use one topic, and an account that may do nothing."""
+    make_accounts(cluster.namesrv)
 
 
 @pytest.fixture
@@ -205,7 +215,7 @@ def test_a_message_is_a_dead_letter_after_its_last_delivery(connect, cluster, na
     for _ in range(2):
         queue.get(timeout=WITHIN_S).reject(requeue=True)
     group = connection.transport.link.settings.names.group(name)
-    with SyncConsumer(cluster.namesrv, "readers-of-dead-letters", {f"%DLQ%{group}": "*"}) as dead:
+    with SyncConsumer(cluster.namesrv, "readers-of-dead-letters", {f"%DLQ%{group}": "*"}, credentials=ACCOUNT) as dead:
         letter = next(iter(dead))
     assert letter.keys == ("the-task",)
     with pytest.raises(queue.Empty):
@@ -217,14 +227,14 @@ def test_a_foreign_message_ends_no_loop_and_becomes_a_dead_letter(connect, clust
     queue = connection.SimpleQueue(name)
     queue.put("before")
     topic = connection.transport.link.settings.names.topic(name)
-    with SyncProducer(cluster.namesrv) as producer:
+    with SyncProducer(cluster.namesrv, credentials=ACCOUNT) as producer:
         producer.send(topic, b"not of kombu")
     queue.put("after")
     found = [queue.get(timeout=WITHIN_S) for _ in range(2)]
     assert {message.payload for message in found} == {"before", "after"}
     for message in found:
         message.ack()
-    with SyncConsumer(cluster.namesrv, "readers-of-foreign", {f"%DLQ%{topic}": "*"}) as dead:
+    with SyncConsumer(cluster.namesrv, "readers-of-foreign", {f"%DLQ%{topic}": "*"}, credentials=ACCOUNT) as dead:
         assert next(iter(dead)).body == b"not of kombu"
     assert "is given back, in the end to the dead letters" in caplog.text
 
@@ -259,7 +269,7 @@ def test_a_deleted_queue_leaves_nothing(cluster, connection, name):
     connection.SimpleQueue(name).get(timeout=WITHIN_S).reject(requeue=True)
     connection.SimpleQueue(name).get(timeout=WITHIN_S)
     topic = connection.transport.link.settings.names.topic(name)
-    with SyncAdmin(cluster.namesrv) as admin:
+    with SyncAdmin(cluster.namesrv, credentials=ACCOUNT) as admin:
         assert [found for found in admin.topics() if topic in found]
         assert queue.delete(if_unused=True) is None
         assert topic in admin.topics(), "nobody knows who else reads it"
@@ -279,6 +289,24 @@ def test_an_exchange_routes_to_the_queues_that_are_declared_here(connection, nam
     assert [size(connection, queue.name) for queue in queues] == [1, 2]
     with pytest.raises(ChannelError, match="no queue is bound here"):
         producer.publish("lost", exchange="unknown", routing_key="x")
+
+
+def test_an_account_needs_only_the_rights_of_the_page_and_no_error_shows_a_secret(accounts, connect, caplog):
+    with connect(APP) as connection:
+        queue = connection.SimpleQueue(TOPIC)
+        queue.put("allowed")
+        queue.get(timeout=WITHIN_S).ack()
+        with pytest.raises(ChannelError, match="no permission") as refused:
+            connection.SimpleQueue("not-mine")
+    assert APP.secret not in str(refused.value)
+    with connect(STRANGER) as connection, pytest.raises(ChannelError, match="no permission") as refused:
+        connection.SimpleQueue(TOPIC).put("refused")
+    assert STRANGER.secret not in str(refused.value) + caplog.text
+
+
+def test_a_refusal_while_messages_are_awaited_ends_the_wait(accounts, connect):
+    with connect(STRANGER) as connection, pytest.raises(ChannelError, match="no permission"):
+        connection.SimpleQueue(TOPIC).get(timeout=WITHIN_S)
 
 
 def test_a_dead_cluster_is_one_line_for_senders():
