@@ -26,7 +26,7 @@ MAX_KEPT: Final = 10_000
 """Maximum number of messages kept for a queue that is declared and not read. The oldest are dropped."""
 
 Matches: TypeAlias = Callable[[str], bool]
-"""Whether a binding wants messages with a routing key."""
+"""Test of a binding: returns True for the routing keys of messages that it wants."""
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
-    """What a connection knows of a queue that it has declared."""
+    """Declaration of a queue, as its connection knows it."""
 
     is_transient: bool = False
     max_priority: int = 0
@@ -108,9 +108,10 @@ class Channel(virtual.Channel):
 
     def _new_queue(self, queue: str, **kwargs: Untyped) -> None:
         arguments = kwargs.get("arguments") or {}
+        max_priority = max(int(arguments.get("x-max-priority") or 0), self._facts(queue).max_priority)
         facts = QueueFacts(
             bool(kwargs.get("exclusive") or kwargs.get("auto_delete")),
-            min(max(int(arguments.get("x-max-priority") or 0), 0), MAX_PRIORITY),
+            min(max_priority, MAX_PRIORITY),
             arguments.get("x-dead-letter-exchange"),
             arguments.get("x-dead-letter-routing-key"),
         )

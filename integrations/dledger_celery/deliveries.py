@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Receiver(Protocol):
-    """What a channel does with messages. Its methods are called on the event loop, and must not block."""
+    """Taker of messages. Its methods are called on the event loop, and must not block."""
 
     def deliver(self, queue: str, payload: Payload) -> None:
         """Take a message of a queue."""
@@ -94,10 +94,7 @@ class Deliveries:
         self._sources[queue] = [await self._consumer(group, topic) for topic in topics]
         (self._unacknowledged.add if no_ack else self._unacknowledged.discard)(queue)
         self._changed.set()
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._fetch()), asyncio.create_task(self._keep_hidden())]
-            for task in self._tasks:
-                task.add_done_callback(partial(report_end, self._receiver, "messages are not fetched any more"))
+        self._begin()
 
     def cancel(self, queue: str) -> None:
         """Deliver no more messages of a queue."""
@@ -115,6 +112,7 @@ class Deliveries:
 
     async def get(self, queue: str, group: str, topics: Sequence[str], *, no_ack: bool) -> Payload | None:
         """Return one message of a queue, None if there is none now."""
+        self._begin()
         for topic in topics:
             consumer = await self._consumer(group, topic)
             for message in await consumer.receive(1, wait=0):
@@ -147,6 +145,12 @@ class Deliveries:
             self._cluster.close_soon(consumer)
 
     # ---------------------------------------------------------------- fetching
+
+    def _begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._fetch()), asyncio.create_task(self._keep_hidden())]
+            for task in self._tasks:
+                task.add_done_callback(partial(report_end, self._receiver, "messages are not fetched any more"))
 
     async def _consumer(self, group: str, topic: str) -> SimpleConsumer:
         consumer = self._consumers.get((group, topic))
@@ -277,9 +281,9 @@ class Deliveries:
             await asyncio.gather(*(self._hide(delivery, seconds) for delivery in list(self._held.values())))
 
     async def _hide(self, delivery: Delivery, seconds: float) -> None:
+        if delivery.is_settled or delivery.is_lost:
+            return  # without the lock, which a failing acknowledgement holds for long
         async with delivery.lock:
-            if delivery.is_settled or delivery.is_lost:
-                return
             try:
                 hidden = await delivery.consumer.change_invisible(delivery.message, seconds)
             except ClientError as error:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from dledger_client import ClientError
@@ -157,7 +158,8 @@ class Link:
     def call_soon(self, function: Callable[ParamsP, object], *args: ParamsP.args, **kwargs: ParamsP.kwargs) -> None:
         """Call a function on the event loop, and do not wait. Does nothing if no client is open in this process."""
         if self._opened is not None and self.is_open:
-            self._opened.loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
+            with suppress(RuntimeError):  # another thread closes the loop
+                self._opened.loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
 
     def close(self) -> None:
         """Close the clients of this process for good, once what is under way has ended."""

@@ -57,7 +57,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Where a connection goes, as whom, and its options. No text of this object shows a secret."""
+    """Addresses, account and options of a connection. No text of this object shows a secret."""
 
     name_servers: tuple[str, ...]
     names: Names

@@ -4,13 +4,13 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from celery_clusters import closing, connect
+from celery_clusters import closing, connect, url_of
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
 
 from dledger_client import SyncAdmin, SyncConsumer, SyncProducer
-from dledger_client.testing import local_cluster_fixture
-from tests.conformance.guarded_groups import APP, GUARDED, ROOT_ACCOUNT, STRANGER, TOPIC, make_accounts
+from dledger_client.testing import LocalCluster, local_cluster_fixture
+from tests.conformance.guarded_groups import APP, GUARDED, ROOT_ACCOUNT, STRANGER, TOPIC, issue_tls, make_accounts
 from tests.waiting import wait_until
 
 WITHIN_S = 30.0
@@ -307,6 +307,23 @@ def test_an_account_needs_only_the_rights_of_the_page_and_no_error_shows_a_secre
 def test_a_refusal_while_messages_are_awaited_ends_the_wait(accounts, connect):
     with connect(STRANGER) as connection, pytest.raises(ChannelError, match="no permission"):
         connection.SimpleQueue(TOPIC).get(timeout=WITHIN_S)
+
+
+@pytest.mark.long
+def test_a_connection_may_use_tls_and_an_account(tmp_path):
+    own, peers = issue_tls(tmp_path)
+    with LocalCluster(nodes=1, config=f"{own}{peers}{GUARDED}{own}") as secured:
+        secured_url = url_of(secured, ROOT_ACCOUNT).replace("dledger://", "dledgers://")
+        with Connection(
+            f"{secured_url}shop", transport_options={"tls": {"ca_file": f"{tmp_path}/ca.pem"}}
+        ) as connection:
+            queue = connection.SimpleQueue("encrypted")
+            queue.put("x")
+            assert queue.get(timeout=WITHIN_S).payload == "x"
+            queue.clear()
+        with Connection(secured_url, transport_options={"timeout": 2}) as connection:
+            with pytest.raises(ChannelError, match="certificate"):
+                connection.connect()
 
 
 def test_a_dead_cluster_is_one_line_for_senders():
