@@ -379,6 +379,8 @@ class SimpleConsumer(Generic[T]):
         core = self._require_started()
         group = core.routes.group(broker_group)
         deadline = core.loop.time() + timeout
+        if core.routes.cached(self._topic) is None:  # another consumer has received the message
+            await core.routes.get(self._topic, deadline)
         return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_HELD_CODES)
 
     def _require_pops(self) -> Pops:

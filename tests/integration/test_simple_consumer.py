@@ -49,6 +49,14 @@ async def test_members_share_all_queues_and_each_message_goes_to_one(cluster: Lo
         assert await one.receive(wait=0.0) == []
 
 
+async def test_a_member_finishes_what_another_one_has_taken(cluster: LocalCluster) -> None:
+    await send(cluster, "handed-over", 2)
+    async with SimpleConsumer(cluster.namesrv, "handing-over", "handed-over") as one:
+        taken = [*await one.receive(2), *await one.receive(2, wait=0.0)]
+    async with SimpleConsumer(cluster.namesrv, "handing-over", "handed-over") as other:
+        assert [await other.ack(message) for message in taken] == [True] * len(taken)
+
+
 async def test_unacknowledged_messages_come_again_unless_hidden_for_longer(cluster: LocalCluster) -> None:
     await send(cluster, "again", 2, large=3_000_000)
     async with SimpleConsumer(cluster.namesrv, "slow", "again", invisible=2.0) as consumer:
