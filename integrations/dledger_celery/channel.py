@@ -265,7 +265,7 @@ class Channel(virtual.Channel):
             self._drop_undelivered(queue)
             self.queue_delete(queue)
         else:
-            self._link.call(self.deliveries.cancel, queue)
+            self._link.run(self.deliveries.cancel, queue)
             for payload in self._drop_undelivered(queue):
                 self.settle(payload["properties"]["delivery_tag"], Deliveries.requeue)
 

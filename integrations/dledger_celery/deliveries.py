@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from dledger_client import ClientError, ReceivedMessage, SimpleConsumer
+from dledger_client import ClientClosedError, ClientError, ReceivedMessage, SimpleConsumer
 from dledger_remoting.pop import MAX_POP_MESSAGES
 
 from .cluster import Cluster
@@ -96,10 +96,26 @@ class Deliveries:
         self._changed.set()
         self._begin()
 
-    def cancel(self, queue: str) -> None:
-        """Deliver no more messages of a queue."""
-        self._sources.pop(queue, None)
+    async def cancel(self, queue: str) -> None:
+        """Deliver no more messages of a queue.
+
+        Its consumers are closed. Otherwise their last request would still take messages, and keep them for a while.
+        """
+        cancelled = self._sources.pop(queue, [])
         self._changed.set()
+        for key, consumer in list(self._consumers.items()):
+            if consumer in cancelled:
+                del self._consumers[key]
+                await self._hand_over(*key, consumer)
+                self._cluster.close_soon(consumer)
+
+    async def _hand_over(self, group: str, topic: str, consumer: SimpleConsumer) -> None:
+        """Have another consumer settle the messages in work of a consumer that is closed."""
+        in_work = [delivery for delivery in self._held.values() if delivery.consumer is consumer]
+        if in_work:
+            other = await self._consumer(group, topic)
+            for delivery in in_work:
+                delivery.consumer = other
 
     def set_limit(self, limit: int) -> None:
         """Set the maximum number of messages that are delivered and not settled; 0: none."""
@@ -177,6 +193,8 @@ class Deliveries:
                 await self._fetch_once(sources, room)
                 pause = MIN_PAUSE_SECONDS
             except ClientError as error:
+                if self._changed.is_set():
+                    continue  # perhaps the error of a consumer that is closed
                 if not error.retryable:
                     self._sources.clear()
                     self._receiver.fail(error)
@@ -323,8 +341,8 @@ class Deliveries:
                 is_done = await delivery.consumer.ack(delivery.message)
             except ClientError as error:
                 logger.warning("%s of queue %s is not acknowledged yet: %s", delivery.name, delivery.queue, error)
-                if self._is_closed or not error.retryable:
-                    return
+                if self._is_closed or not (error.retryable or isinstance(error, ClientClosedError)):
+                    return  # else it is tried again, perhaps by another consumer
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
                 continue
