@@ -15,6 +15,7 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.uuid import uuid
 
 from .cluster import MAX_PRIORITY, Cluster
 from .deliveries import Deliveries
@@ -92,14 +93,16 @@ class Channel(virtual.Channel):
     ) -> queue_declare_ok_t:
         """Declare a queue, or, if `passive`, return the number of its messages.
 
-        The number is 0 after a declaration that is not passive. Raises `ChannelError` if there is no such queue.
+        The number is 0 after a declaration that is not passive, which senders make: counting takes requests to all
+        leaders, and rights to the group. Raises `ChannelError` if there is no such queue.
         """
         if passive and not self._has_queue(queue or ""):
             raise ChannelError(f"NOT_FOUND - no queue {queue!r} in vhost {self._vhost!r}", *NOT_FOUND)
         if passive:
             return queue_declare_ok_t(queue, self._size(queue or ""), 0)
-        declared: queue_declare_ok_t = super().queue_declare(queue, **kwargs)
-        return declared
+        queue = queue or f"amq.gen-{uuid()}"
+        self._new_queue(queue, **kwargs)
+        return queue_declare_ok_t(queue, 0, 0)
 
     def prepare_queue_arguments(self, arguments: dict[str, Untyped], **kwargs: Untyped) -> dict[str, Untyped]:
         """Return the arguments of a queue by the names that RabbitMQ has for them."""

@@ -301,8 +301,12 @@ def test_an_exchange_routes_to_the_queues_that_are_declared_here(connection, nam
 
 
 def test_a_group_that_an_account_may_not_use_ends_the_wait_for_messages(accounts, connect):
-    with connect(SENDER) as connection, pytest.raises(ChannelError, match="no permission to access Group"):
-        connection.SimpleQueue(TOPIC).get(timeout=WITHIN_S)
+    with connect(SENDER) as connection:
+        queue = connection.SimpleQueue(TOPIC)
+        queue.put("a sender needs no right to the group")
+        with pytest.raises(ChannelError, match="no permission to access Group"):
+            queue.get(timeout=WITHIN_S)
+        queue.close()
 
 
 def test_an_account_needs_only_the_rights_of_the_page_and_no_error_shows_a_secret(accounts, connect, caplog):
