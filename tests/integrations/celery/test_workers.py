@@ -205,10 +205,10 @@ def test_no_task_is_lost_and_only_what_was_cut_off_runs_twice(cluster, directory
     print(check(ids, [worker, dying], dying))
 
 
-def drained(worker, name, queue):
+def drained(worker, name, queue, seconds=0.5):
     """Send tasks to a worker, terminate it, and check that it has ended what it has begun, and left the rest."""
     for number in range(8):
-        run.apply_async((f"{name}-{number}", 0.5), queue=queue)
+        run.apply_async((f"{name}-{number}", seconds), queue=queue)
     wait_until(lambda: sum(line.startswith(f"begin {name}") for line in celery_app.noted()) >= 2)
     assert worker.terminate() == 0
     runs = [line for line in celery_app.noted() if f" {name}-" in line]
@@ -238,4 +238,4 @@ def test_a_worker_with_any_pool_is_drained(cluster, directory, pool):
 
 
 def test_a_worker_that_is_terminated_ends_its_work_and_leaves_the_rest(worker):
-    drained(worker, "last", "celery")
+    drained(worker, "last", "celery", 2.0)  # also in processes that have replaced killed ones
