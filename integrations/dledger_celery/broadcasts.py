@@ -71,11 +71,6 @@ class Broadcasts:
         while transient.kept:
             self._receiver.deliver(queue, transient.kept.popleft())
 
-    def cancel(self, queue: str) -> None:
-        """Keep messages of a queue from now on, instead of delivering them."""
-        if queue in self._queues:
-            self._queues[queue].is_read = False
-
     def get(self, queue: str) -> Payload | None:
         """Return the oldest message that was kept for a queue, None without any."""
         transient = self._queues.get(queue)

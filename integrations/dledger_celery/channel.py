@@ -6,7 +6,6 @@ queues read the topics of exchanges (`broadcasts`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -23,8 +22,6 @@ from .envelopes import TRANSIENT, Payload, Untyped
 from .link import Link
 
 NOT_FOUND: Final = (50, 10), "Channel.queue_declare", "404"
-
-logger = logging.getLogger(__name__)
 
 
 class QueueFacts(msgspec.Struct, frozen=True):

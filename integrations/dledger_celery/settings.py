@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Final
@@ -28,6 +29,8 @@ _KOMBUS_OPTIONS: Final = frozenset(
     }
 )  # fmt: skip
 """Options that kombu and Celery read themselves."""
+_SECRET: Final = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
+"""An account's name and secret in a URL. The secret may have characters that it should not have."""
 _TLS_NAMES: Final = {"ca_certs": "ca_file", "certfile": "cert_file", "keyfile": "key_file"}
 """Names in kombu's `ssl` of what `Tls` has."""
 
@@ -91,12 +94,8 @@ def settings_of(client: Untyped) -> Settings:
 
 
 def masked(url: str, mask: str = "**") -> str:
-    """Return a URL with a mask in place of its secret, for logs."""
-    scheme, separator, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    account, at, hosts = authority.rpartition("@")
-    name, colon, _ = account.partition(":")
-    return f"{scheme}{separator}{name}{colon and colon + mask}{at}{hosts}{slash}{path}" if separator else url
+    """Return a URL with a mask in place of its secret, for logs. Too much is masked rather than too little."""
+    return _SECRET.sub(lambda match: f"{match[1]}:{mask}@", url)
 
 
 def _split(hostname: str, port: int | None) -> SplitResult:
@@ -106,6 +105,8 @@ def _split(hostname: str, port: int | None) -> SplitResult:
     url = urlsplit(hostname)
     if url.scheme not in SCHEMES:
         raise ValueError(f"{masked(hostname)!r} is no URL of a cluster: {EXPECTED}")
+    if "@" in url.path + url.query + url.fragment:
+        raise ValueError(f"{masked(hostname)!r}: write /, ?, # and @ of a secret as %2F, %3F, %23 and %40")
     return url
 
 

@@ -56,6 +56,8 @@ def test_tls_is_asked_for_by_the_scheme_or_by_kombus_ssl():
         ("dledger://one", {"topic_queues": 0}, "topic_queues is 0, which is outside"),
         ("dledger://one", {"max_deliveries": 0}, "max_deliveries is 0, which is outside"),
         ("dledger://app@one", {}, "an account needs a name and a secret: secret_key is missing"),
+        ("dledger://app:/hidden@one", {}, "write /, .* of a secret as %2F"),
+        ("dledger://app:#hidden@one", {}, "write /, .* of a secret as %2F"),
         ("dledger://one?access_key=a&secret_key=hidden", {}, "secret_key is no option of a URL"),
         ("dledger://one", {"tls": {"ca": "/x"}}, "tls: .*known are ca_file"),
         ("dledger://one/a.b", {}, "virtual host 'a.b'"),
@@ -85,6 +87,9 @@ def test_no_text_of_a_connection_shows_its_secret():
     assert connection.as_uri(include_password=True) == connection.hostname
     for text in (repr(connection), repr(settings_of(connection)), repr(connection.transport.link.settings)):
         assert "hidden" not in text
+    for secret in ("hid/den", "hid@den", "hid?den", ":hidden"):
+        assert masked(f"dledger://app:{secret}@one/shop") == "dledger://app:**@one/shop"
+    assert masked("dledger://one:1,two:2/shop") == "dledger://one:1,two:2/shop"
     app = Celery(broker="dledger://app:hidden@one:1,two:2/shop")
     assert "hidden" not in app.bugreport()
 
