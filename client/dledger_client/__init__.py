@@ -64,7 +64,7 @@ from .sync_pull import SyncPullConsumer
 from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncTransactionProducer
 from .tls import Tls
-from .transactions import Check, Decision, OpenTransaction, TransactionProducer
+from .transactions import Check, Decision, OpenTransaction, SyncCheck, TransactionProducer
 
 __all__ = [
     "AccessRule",

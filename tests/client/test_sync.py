@@ -146,6 +146,10 @@ def calls(kind):
     return {name: list(inspect.signature(call).parameters.values()) for name, call in found.items() if callable(call)}
 
 
+def test_every_exported_name_exists():
+    assert [name for name in dledger_client.__all__ if not hasattr(dledger_client, name)] == []
+
+
 def test_every_client_class_has_a_blocking_counterpart_except_two():
     exported = [kind for kind in map(vars(dledger_client).get, dledger_client.__all__) if inspect.isclass(kind)]
     assert {kind for kind in exported if issubclass(kind, ClosedAfterUse)} == set(FACES)
