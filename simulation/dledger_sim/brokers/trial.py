@@ -45,6 +45,7 @@ from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
 from dledger_sim.brokers.trim_judge import judge_trims
 from dledger_sim.brokers.waiters import Waiter
 from dledger_sim.brokers.workload import ClientSettings, Workload
+from dledger_sim.log.environment import MOST_AHEAD_S
 from dledger_sim.log.group import Life, SimGroup
 
 MAX_DELIVERIES: Final = 2
@@ -129,6 +130,7 @@ class BrokerTrial:
         """Start the clients, after their topics and groups exist."""
         workload = self.workload
         workload.truth.begin(group)
+        workload.pops.clock_lead_s = MOST_AHEAD_S if group.settings.call_cost_s else 0.0
         workload.active = True
         if self._crowd is not None:
             self._crowd.begin(group)
