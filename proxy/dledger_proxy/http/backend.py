@@ -1,0 +1,91 @@
+"""Backend of the HTTP front: all that the handlers need of a cluster.
+
+`ClientBackend` implements it with our client's public classes. Tests implement it in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from dledger_client import Credentials, Filter, Message, MessageQueue, QueueStatus, ReceivedMessage, SendResult
+
+from .handles import Cursor, Receipt
+
+Account: TypeAlias = Credentials | None
+"""The account that a request is signed for, None for a request without one."""
+
+Start: TypeAlias = Literal["first", "last"] | datetime | Cursor
+"""Place at which a tail begins: an end of each queue, a time, or behind the messages of an earlier tail."""
+
+
+class Subscription(NamedTuple):
+    """A consumer group's request for messages of a topic. `invisible_s` is the time for which they are its own."""
+
+    group: str
+    topic: str
+    filter: Filter
+    invisible_s: float
+    from_beginning: bool
+
+
+class TailRequest(NamedTuple):
+    """A request to read a topic as it grows. `group` is only the name in which brokers judge the right to read."""
+
+    topic: str
+    group: str
+    filter: Filter
+    start: Start
+
+
+class TailBatch(NamedTuple):
+    """Messages that a tail has read, none after a silence, and the place behind them."""
+
+    messages: Sequence[ReceivedMessage]
+    cursor: Cursor
+
+
+class BusyError(Exception):
+    """The proxy has as many clients or tails as it may have. Nothing was sent; the text says what is full."""
+
+
+class Backend(Protocol):
+    """Calls to a cluster, each in the name of an account. They raise `ClientError` and `BusyError`."""
+
+    async def send(
+        self, account: Account, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
+    ) -> Sequence[SendResult]:
+        """Store messages, and return where, in their order. `SendError.stored` has those stored before a failure."""
+
+    def receive(
+        self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
+    ) -> AbstractAsyncContextManager[Sequence[ReceivedMessage]]:
+        """Take messages, each with its check point. They go back to the group if the block ends with an error."""
+
+    async def ack(self, account: Account, receipt: Receipt) -> bool:
+        """Acknowledge a message. False if its invisible time was over."""
+
+    async def hide(self, account: Account, receipt: Receipt, seconds: float) -> Receipt | None:
+        """Hide a message for a time from now on. Returns the receipt that replaces the given one.
+
+        None if its invisible time was over.
+        """
+
+    def tail(self, account: Account, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
+        """Read a topic as it grows, without taking messages from anybody.
+
+        The first batch has no message, only the place of the start. Then a batch comes at least every `ping_s`.
+        """
+
+    async def topics(self, account: Account) -> Sequence[str]:
+        """Return the names of all topics."""
+
+    async def queues(self, account: Account, topic: str, group: str | None) -> Sequence[QueueStatus]:
+        """Return each readable queue of a topic with its offsets. `committed` is the group's, None without a group."""
+
+
+def queue_name(queue: MessageQueue) -> str:
+    """Return the text by which answers name a queue."""
+    return f"{queue.broker_group}/{queue.queue_id}"

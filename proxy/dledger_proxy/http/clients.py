@@ -1,0 +1,237 @@
+"""Backend of the HTTP front on our client's public classes.
+
+A producer and an administrator are shared by all requests of an account. A `SimpleConsumer` is shared by those with the
+same account, group, topic, filter and invisible time. So the messages of a caller that is gone go to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
+
+from dledger_client import (
+    Admin,
+    InvalidArgumentError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    QueueStatus,
+    ReceivedMessage,
+    SendResult,
+    SimpleConsumer,
+    Tls,
+)
+
+from .backend import Account, Start, Subscription, TailBatch, TailRequest
+from .handles import Cursor, HandleError, Receipt, cursor_at, receipt_of
+from .pool import IDLE_S, MAX_CLIENTS, Pool
+
+PRODUCER_GROUP: Final = "dledger_http"
+TIMEOUT_S: Final = 10.0
+"""Time limit of a call in seconds, beyond the time for which it waits for messages. A failover takes less."""
+TAIL_BATCH: Final = 32
+"""Maximum number of messages that a tail reads at once, which bounds what it holds for a client that reads slowly."""
+
+_Client: TypeAlias = Producer | Admin | SimpleConsumer
+
+
+class _OfAccount(NamedTuple):
+    """Key of a client that all requests of an account share."""
+
+    kind: Literal["producer", "admin"]
+    account: Account
+
+
+class _OfGroup(NamedTuple):
+    """Key of a consumer. Its filter is given by its text, because filters are compared by what they say."""
+
+    account: Account
+    group: str
+    topic: str
+    filter: str
+    invisible_s: float
+    from_beginning: bool
+
+
+class ClientBackend:
+    """Backend that asks a cluster by its name servers, as `Backend` describes. Use it as an async context manager."""
+
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        tls: Tls | None = None,
+        timeout_s: float = TIMEOUT_S,
+        idle_s: float = IDLE_S,
+        max_clients: int = MAX_CLIENTS,
+    ) -> None:
+        self._name_servers = name_servers
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._pool: Pool[_Client] = Pool(idle_s=idle_s, max_clients=max_clients)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all clients. Messages that nobody has received go back to their groups."""
+        await self._pool.close()
+
+    @property
+    def clients(self) -> int:
+        """Number of clients that are open."""
+        return len(self._pool)
+
+    async def send(
+        self, account: Account, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
+    ) -> Sequence[SendResult]:
+        """Store messages: one by itself, several in batches."""
+        async with self._pool.lend(_OfAccount("producer", account), partial(self._make_producer, account)) as producer:
+            if len(messages) == 1:
+                return [await producer.send(topic, messages[0], idempotent=idempotent, timeout=timeout_s)]
+            return await producer.send_batch(topic, messages, idempotent=idempotent, timeout=timeout_s)
+
+    @asynccontextmanager
+    async def receive(
+        self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
+    ) -> AsyncIterator[Sequence[ReceivedMessage]]:
+        """Take messages for the block. If it fails, the consumer's next caller gets them, or they are given back."""
+        key = _OfGroup(
+            account,
+            subscription.group,
+            subscription.topic,
+            repr(subscription.filter),
+            subscription.invisible_s,
+            subscription.from_beginning,
+        )
+        async with self._pool.lend(key, partial(self._make_consumer, account, subscription)) as consumer:
+            messages = await consumer.receive(max_messages, wait=wait_s)
+            try:
+                yield messages
+            except BaseException:
+                consumer.put_back(messages)
+                raise
+
+    async def ack(self, account: Account, receipt: Receipt) -> bool:
+        """Acknowledge a message that any proxy has given out."""
+        async with self._lend_settler(account, receipt) as consumer:
+            return await consumer.ack(receipt.message)
+
+    async def hide(self, account: Account, receipt: Receipt, seconds: float) -> Receipt | None:
+        """Hide a message that any proxy has given out."""
+        async with self._lend_settler(account, receipt) as consumer:
+            changed = await consumer.change_invisible(receipt.message, seconds)
+        return None if changed is None else receipt_of(receipt.group, receipt.topic, changed)
+
+    @asynccontextmanager
+    async def _lend_settler(self, account: Account, receipt: Receipt) -> AsyncIterator[SimpleConsumer]:
+        """Lend a consumer that ends deliveries of the receipt's group and topic. It takes no messages itself."""
+        subscription = Subscription(receipt.group, receipt.topic, "*", IDLE_S, from_beginning=True)
+        key = ("settler", account, receipt.group, receipt.topic)
+        async with self._pool.lend(key, partial(self._make_consumer, account, subscription)) as consumer:
+            yield consumer
+
+    async def tail(self, account: Account, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
+        """Read all queues of a topic, also those that it gets meanwhile."""
+        consumer = PullConsumer(
+            self._name_servers,
+            request.group,
+            filter=request.filter,
+            timeout=self._timeout_s,
+            credentials=account,
+            tls=self._tls,
+            keep_unreadable=True,
+        )
+        async with consumer:
+            queues = await consumer.queues(request.topic)
+            if not queues:
+                raise InvalidArgumentError(f"topic {request.topic!r} has no queue that can be read")
+            await consumer.assign(queues)
+            await _go_to_start(consumer, request.start)
+            yield TailBatch((), _cursor(request.topic, consumer.positions))
+            while True:
+                messages = await consumer.poll(TAIL_BATCH, ping_s)
+                yield TailBatch(messages, _cursor(request.topic, consumer.positions))
+                if (present := await consumer.queues(request.topic)) != queues:
+                    queues = present
+                    await consumer.assign(queues)
+
+    async def topics(self, account: Account) -> Sequence[str]:
+        """Return the names of all topics that are not the service's own."""
+        async with self._lend_admin(account) as admin:
+            return await admin.topics()
+
+    async def queues(self, account: Account, topic: str, group: str | None) -> Sequence[QueueStatus]:
+        """Return the offsets of all readable queues, asked of their leaders."""
+        async with self._lend_admin(account) as admin:
+            if group is not None:
+                return await admin.offsets(group, topic)
+            readable = (await admin.topic_route(topic)).readable
+            return await asyncio.gather(*(_status_of(admin, queue) for queue in readable))
+
+    @asynccontextmanager
+    async def _lend_admin(self, account: Account) -> AsyncIterator[Admin]:
+        async with self._pool.lend(_OfAccount("admin", account), partial(self._make_admin, account)) as admin:
+            yield admin
+
+    def _make_producer(self, account: Account) -> Producer:
+        return Producer(
+            self._name_servers, group=PRODUCER_GROUP, timeout=self._timeout_s, credentials=account, tls=self._tls
+        )
+
+    def _make_admin(self, account: Account) -> Admin:
+        return Admin(self._name_servers, timeout=self._timeout_s, credentials=account, tls=self._tls)
+
+    def _make_consumer(self, account: Account, subscription: Subscription) -> SimpleConsumer:
+        return SimpleConsumer(
+            self._name_servers,
+            subscription.group,
+            subscription.topic,
+            filter=subscription.filter,
+            invisible=subscription.invisible_s,
+            from_beginning=subscription.from_beginning,
+            timeout=self._timeout_s,
+            credentials=account,
+            tls=self._tls,
+        )
+
+
+async def _status_of(admin: Admin, queue: MessageQueue) -> QueueStatus:
+    first, end = await asyncio.gather(admin.first_offset(queue), admin.end_offset(queue))
+    return QueueStatus(queue, first, end, None)
+
+
+async def _go_to_start(consumer: PullConsumer, start: Start) -> None:
+    if start == "first":
+        await consumer.seek_to_begin()
+    elif start == "last":
+        await consumer.seek_to_end()
+    elif isinstance(start, datetime):
+        await consumer.seek_to_time(int(start.timestamp() * 1000))
+    elif isinstance(start, Cursor):
+        new = []
+        for queue in consumer.positions:
+            offset = start.offset_of(queue)
+            if offset is None:
+                new.append(queue)
+            else:
+                consumer.seek(queue, offset)
+        await consumer.seek_to_begin(new)
+
+
+def _cursor(topic: str, positions: Mapping[MessageQueue, int]) -> Cursor:
+    """Return the cursor of positions. Raises `InvalidArgumentError` for a topic with too many queues."""
+    cursor = cursor_at(topic, positions)
+    try:
+        _ = cursor.text
+    except HandleError as error:
+        raise InvalidArgumentError(str(error)) from error
+    return cursor
