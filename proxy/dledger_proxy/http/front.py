@@ -145,6 +145,8 @@ class HttpFront:
             except web.HTTPException as error:
                 response = _response_to(_problem_of_routing(request, error), error.headers.get("Allow"))
             except Exception as error:
+                if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                    raise  # the client is gone: nobody is there to be answered
                 response = _response_to(self._problem_of(request, error))
             status = response.status
             if not response.prepared:
