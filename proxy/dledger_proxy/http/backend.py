@@ -59,6 +59,9 @@ class Backend(Protocol):
     ) -> Sequence[SendResult]:
         """Store messages, and return where, in their order. `SendError.stored` has those stored before a failure."""
 
+    async def recall(self, account: Account, topic: str, handle: str) -> str:
+        """Recall a message that is to be delivered later, and return its id."""
+
     def receive(
         self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
     ) -> AbstractAsyncContextManager[Sequence[ReceivedMessage]]:

@@ -140,6 +140,18 @@ class SendAnswer(msgspec.Struct, frozen=True):
     messages: list[StoredMessage]
 
 
+class RecallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message that is not to be delivered, by the handle that its send was answered with."""
+
+    recall_handle: Annotated[str, Meta(min_length=1, max_length=2_048)]
+
+
+class RecallAnswer(msgspec.Struct, frozen=True):
+    """The message that is not delivered any more."""
+
+    message_id: str
+
+
 class ReceiveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request to take messages for a group."""
 

@@ -94,10 +94,20 @@ class ClientBackend:
         self, account: Account, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
     ) -> Sequence[SendResult]:
         """Store messages: one by itself, several in batches."""
-        async with self._pool.lend(_OfAccount("producer", account), partial(self._make_producer, account)) as producer:
+        async with self._lend_producer(account) as producer:
             if len(messages) == 1:
                 return [await producer.send(topic, messages[0], idempotent=idempotent, timeout=timeout_s)]
             return await producer.send_batch(topic, messages, idempotent=idempotent, timeout=timeout_s)
+
+    async def recall(self, account: Account, topic: str, handle: str) -> str:
+        """Recall a message, whichever proxy has sent it."""
+        async with self._lend_producer(account) as producer:
+            return await producer.recall(topic, handle)
+
+    @asynccontextmanager
+    async def _lend_producer(self, account: Account) -> AsyncIterator[Producer]:
+        async with self._pool.lend(_OfAccount("producer", account), partial(self._make_producer, account)) as producer:
+            yield producer
 
     @asynccontextmanager
     async def receive(

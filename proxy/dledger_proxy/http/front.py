@@ -40,6 +40,7 @@ from .reading import read_body, trace_parent_of
 
 _HANDLERS: Final[Mapping[str, Handler]] = {
     operations.SEND.name: sending.send,
+    operations.RECALL.name: sending.recall,
     operations.RECEIVE.name: receiving.receive,
     operations.ACK.name: receiving.ack,
     operations.NACK.name: receiving.nack,

@@ -25,6 +25,7 @@ _ALWAYS: Final = (
 _WITH_BODY: Final = (
     *_ALWAYS,
     HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.CONFLICT,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
@@ -46,6 +47,16 @@ SEND: Final = Operation(
         ),
         _TRACE,
     ),
+    problems=_WITH_BODY,
+)
+RECALL: Final = Operation(
+    name="recall",
+    method="POST",
+    path="/v1/topics/{topic}/recall",
+    summary="Recall a message that is to be delivered later",
+    description="It may be repeated. A message that is delivered, or about to be, is a conflict.",
+    body=bodies.RecallRequest,
+    answer=bodies.RecallAnswer,
     problems=_WITH_BODY,
 )
 RECEIVE: Final = Operation(
@@ -137,7 +148,7 @@ INTERFACE: Final = Interface(
     title="dledger-mq over HTTP",
     version=package_version(),
     description="Messages of a cluster for programs that speak HTTP and JSON.",
-    operations=(SEND, RECEIVE, ACK, NACK, EXTEND, TAIL, TOPICS, TOPIC, OFFSETS, DESCRIBE),
+    operations=(SEND, RECALL, RECEIVE, ACK, NACK, EXTEND, TAIL, TOPICS, TOPIC, OFFSETS, DESCRIBE),
     problem=bodies.Problem,
     in_path={"topic": "name of the topic"},
     security={

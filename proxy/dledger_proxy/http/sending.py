@@ -1,4 +1,4 @@
-"""Handler of sends: one message or several, once or as often as its caller repeats it."""
+"""Handlers of sends and recalls: one message or several, once or as often as the caller repeats it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from dledger_client import SendError, SendResult
 
-from .bodies import SendAnswer, SendParameters, SendRequest, StoredMessage
+from .bodies import RecallAnswer, RecallRequest, SendAnswer, SendParameters, SendRequest, StoredMessage
 from .calls import Call, answered
 from .problems import problem_of
 from .reading import decoded, idempotency_key_of, parameters_of, topic_of
@@ -39,6 +39,13 @@ async def send(call: Call) -> web.StreamResponse:
         raise problem_of(error).with_stored(_shown(error.stored, places)) from error
     call.front.metrics.messages.labels("in").inc(len(results))
     return answered(SendAnswer(_shown(results, places)))
+
+
+async def recall(call: Call) -> web.StreamResponse:
+    """Recall a message that is to be delivered later."""
+    topic = topic_of(call.request)
+    request: RecallRequest = decoded(call.body, RecallRequest)
+    return answered(RecallAnswer(await call.front.backend.recall(call.account, topic, request.recall_handle)))
 
 
 def _names(call: Call, count: int, key: str | None, *, is_single: bool) -> list[str]:

@@ -92,6 +92,10 @@ class FakeBackend:
             for place, message in enumerate(messages)
         ]
 
+    async def recall(self, account: Account, topic: str, handle: str) -> str:
+        await self._enter(account)
+        return f"id of {handle}"
+
     @asynccontextmanager
     async def receive(
         self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
@@ -176,10 +180,10 @@ def operation_at(method: str, path: str) -> dict[str, Any] | None:
     parts = path.partition("?")[0].split("/")
     for template, methods in DOCUMENT["paths"].items():
         pattern = template.split("/")
-        if len(parts) == len(pattern) and all(p == q or q == "{topic}" for p, q in zip(parts, pattern, strict=True)):
-            if method.lower() in methods:
-                found: dict[str, Any] = methods[method.lower()]
-                return found
+        is_same = len(parts) == len(pattern) and all(q in (p, "{topic}") for p, q in zip(parts, pattern, strict=True))
+        if is_same and method.lower() in methods:
+            found: dict[str, Any] = methods[method.lower()]
+            return found
     return None
 
 
@@ -243,5 +247,3 @@ async def raw_connection(front: HttpFront) -> AsyncIterator[tuple[asyncio.Stream
         yield reader, writer
     finally:
         writer.close()
-
-

@@ -133,7 +133,9 @@ async def test_the_answer_names_the_mistake_in_a_message(body, detail):
 )
 async def test_the_answer_names_the_mistake_in_a_header(headers, status, detail):
     async with serving() as started:
-        answer = await started.caller.post("/v1/topics/T/messages", {"text": "x"}, headers=headers, skip_auto_headers=())
+        answer = await started.caller.post(
+            "/v1/topics/T/messages", {"text": "x"}, headers=headers, skip_auto_headers=()
+        )
         assert (answer.status, started.backend.sent) == (status, [])
         assert detail in answer.json["detail"]
 
@@ -172,8 +174,10 @@ async def test_paths_and_methods_that_there_are_not():
         b"GET /v1/topics HTTP/1.1\r\nA: " + b"x" * 20_000 + b"\r\n\r\n",
         b"POST /v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx",
-        b"POST /v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        (
+            b"POST /v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n"
+        ),
     ],
 )
 async def test_a_client_that_speaks_no_http_gets_400_and_no_line_in_the_log(sent, caplog):

@@ -14,7 +14,15 @@ from dledger_remoting.properties import POP_CHECK_POINT
 NAMES = st.from_regex(r"[a-zA-Z0-9_%-]{1,40}", fullmatch=True)
 NUMBERS = st.integers(0, 2**63 - 1)
 POINTS = st.builds(
-    CheckPoint, NUMBERS, NUMBERS, NUMBERS, st.booleans(), st.sampled_from(Retry), NAMES, st.integers(0, 2**31 - 1), NUMBERS
+    CheckPoint,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.booleans(),
+    st.sampled_from(Retry),
+    NAMES,
+    st.integers(0, 2**31 - 1),
+    NUMBERS,
 )
 RECEIPTS = st.builds(Receipt, NAMES, NAMES, st.text(max_size=60), POINTS)
 RECEIPT = Receipt("G", "T", "id", CheckPoint(0, 1, 2, False, Retry.V2, "broker-a", 3, 4))

@@ -8,8 +8,8 @@ import pytest
 from http_fronts import Started, raw_connection, serving
 from waiting import until
 
-from dledger_proxy.http import HttpFront, HttpKeys
 from dledger_base.errors import ConfigError
+from dledger_proxy.http import HttpFront, HttpKeys
 
 TAIL = "/v1/topics/T/tail"
 
@@ -62,7 +62,7 @@ async def test_a_silent_tail_is_kept_open_by_comments():
 
 async def stopping(started: Started) -> asyncio.Task[None]:
     task = asyncio.create_task(started.front.stop())
-    await until(lambda: started.front._front.stopping.is_set())
+    await until(started.front._front.stopping.is_set)
     return task
 
 
@@ -76,7 +76,8 @@ async def test_a_stop_ends_waits_and_tails_and_lets_sends_finish():
         await until(lambda: backend.waiting == 2)
         stop = await stopping(started)
         assert (await waiting).json == {"messages": []}
-        await asyncio.wait_for(tail.content.read(), 10)  # it ends
+        async with asyncio.timeout(10):
+            await tail.content.read()  # it ends
         assert not sending.done()
         backend.gate.set()
         assert (await sending).status == 200

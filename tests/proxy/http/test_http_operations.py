@@ -117,7 +117,14 @@ async def test_a_failed_array_says_which_messages_are_stored_and_what_is_known_o
 
 async def test_taken_messages_come_with_receipts_and_without_what_is_the_brokers_own(started):
     started.backend.store(b"hello", tags="a", keys=("k",), reconsume_times=2)
-    request = {"group": "G", "max": 5, "wait_seconds": 1.5, "invisible_seconds": 60, "filter": "a || b", "start": "last"}
+    request = {
+        "group": "G",
+        "max": 5,
+        "wait_seconds": 1.5,
+        "invisible_seconds": 60,
+        "filter": "a || b",
+        "start": "last",
+    }
     (message,) = (await started.caller.post(RECEIVE, request)).json["messages"]
     assert (message["text"], message["tag"], message["keys"], message["delivery_attempt"]) == ("hello", "a", ["k"], 3)
     assert message["properties"] == {"colour": "red"}
@@ -145,6 +152,11 @@ async def test_a_body_comes_in_the_wanted_form_or_in_one_that_it_has(started, bo
     assert {name: message[name] for name in ("text", "base64", "json") if name in message} == shown
 
 
+async def test_a_message_is_recalled_by_its_handle(started):
+    answer = await started.caller.post("/v1/topics/T/recall", {"recall_handle": "abc"})
+    assert (answer.status, answer.json) == (200, {"message_id": "id of abc"})
+
+
 async def test_sql_is_a_filter_and_excludes_tags(started):
     assert (await started.caller.post(RECEIVE, {"group": "G", "sql": "a > 1"})).status == 200
     assert started.backend.subscriptions[0].filter == Sql("a > 1")
@@ -170,7 +182,9 @@ async def test_each_receipt_has_its_own_result(started):
     assert [row["receipt"] for row in answer.json["results"]] == taken
     answer = await started.caller.post("/v1/topics/T/nack", {"group": "G", "receipts": taken[:1], "delay_seconds": 5})
     assert (answer.json["results"][0]["state"], started.backend.settled[-1][1]) == ("done", 5.0)
-    answer = await started.caller.post("/v1/topics/T/extend", {"group": "G", "receipts": taken, "invisible_seconds": 90})
+    answer = await started.caller.post(
+        "/v1/topics/T/extend", {"group": "G", "receipts": taken, "invisible_seconds": 90}
+    )
     assert ["next_receipt" in row for row in answer.json["results"]] == [True, False, True]
     assert started.backend.settled[-1][1] == 90.0
 
@@ -195,7 +209,10 @@ async def test_receipts_of_another_group_or_twice_are_refused_before_anything_is
     for body, detail in [
         ({"group": "H", "receipts": [receipt]}, "the receipt is of group 'G' and topic 'T'"),
         ({"group": "G", "receipts": [receipt, receipt]}, "receipts: one is there twice"),
-        ({"group": "G", "receipts": [receipt, "junk"]}, "'junk' is no receipt: pass on the whole text that the front gave"),
+        (
+            {"group": "G", "receipts": [receipt, "junk"]},
+            "'junk' is no receipt: pass on the whole text that the front gave",
+        ),
     ]:
         answer = await started.caller.post("/v1/topics/T/ack", body)
         assert (answer.status, answer.json["detail"]) == (400, detail)
@@ -257,7 +274,5 @@ async def test_the_document_is_valid_and_is_what_the_front_shows(started):
     shown = (await started.caller.get("/v1/openapi.json")).json
     assert shown == DOCUMENT
     described = {(method.upper(), path) for path, methods in shown["paths"].items() for method in methods}
-    served = {
-        (route.method, route.resource.canonical) for route in started.front._runner.app.router.routes()
-    }
+    served = {(route.method, route.resource.canonical) for route in started.front._runner.app.router.routes()}
     assert described == served
