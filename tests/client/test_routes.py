@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from client_fakes import FakeNameServer, HandClock, fake_cluster, until
 
-from dledger_client import ClientClosedError, InvalidArgumentError, NoNameServerError, NoRouteError, Producer
+from dledger_client import ClientClosedError, InvalidArgumentError, NoNameServerError, Producer
 from dledger_client import routes as routes_module
 from dledger_client.core import ClientCore
 from dledger_client.nameservers import parse_addresses
