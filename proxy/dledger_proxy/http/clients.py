@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
 from dledger_client import (
     Admin,
+    ClientError,
     InvalidArgumentError,
     Message,
     MessageQueue,
@@ -113,7 +114,11 @@ class ClientBackend:
     async def receive(
         self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
     ) -> AsyncIterator[Sequence[ReceivedMessage]]:
-        """Take messages for the block. If it fails, the consumer's next caller gets them, or they are given back."""
+        """Take messages for the block. If it fails, another caller of the consumer gets them, or they are given back.
+
+        A pop whose caller is gone may still bring messages, for seconds. Once no other caller takes them, the consumer
+        is closed, which gives them back.
+        """
         key = _OfGroup(
             account,
             subscription.group,
@@ -123,11 +128,15 @@ class ClientBackend:
             subscription.from_beginning,
         )
         async with self._pool.lend(key, partial(self._make_consumer, account, subscription)) as consumer:
-            messages = await consumer.receive(max_messages, wait=wait_s)
+            messages: Sequence[ReceivedMessage] = ()
             try:
+                messages = await consumer.receive(max_messages, wait=wait_s)
                 yield messages
+            except ClientError:
+                raise  # of the receive: no pop is left behind
             except BaseException:
                 consumer.put_back(messages)
+                self._pool.retire(key)
                 raise
 
     async def ack(self, account: Account, receipt: Receipt) -> bool:
@@ -194,7 +203,12 @@ class ClientBackend:
 
     def _make_producer(self, account: Account) -> Producer:
         return Producer(
-            self._name_servers, group=PRODUCER_GROUP, timeout=self._timeout_s, credentials=account, tls=self._tls
+            self._name_servers,
+            group=PRODUCER_GROUP,
+            timeout=self._timeout_s,
+            retry_busy=False,  # the caller is told when to try again
+            credentials=account,
+            tls=self._tls,
         )
 
     def _make_admin(self, account: Account) -> Admin:

@@ -1,7 +1,8 @@
 """Pool of started clients of the cluster, shared by the requests that may use the same one.
 
-A client that nobody has used for a while is closed, and its credentials are forgotten with it. So is a client whose
-account a broker has refused: a guess of a secret must not leave connections behind.
+A client that nobody has used for a while is closed, and its credentials are forgotten with it. A retired client is
+closed once nobody uses it. That is a client whose account a broker has refused, because a guess of a secret must not
+leave connections behind. A consumer whose caller is gone is retired, too: it may still receive messages for the caller.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Entry(Generic[ClientT]):
         self.client = client
         self.starting = starting
         self.users = 0
-        self.is_refused = False
+        self.is_retired = False
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -88,10 +89,17 @@ class Pool(Generic[ClientT]):
             await asyncio.shield(entry.starting)
             yield entry.client  # type: ignore[misc]  # a key belongs to one type of client
         except ClientError as error:
-            entry.is_refused = entry.is_refused or _is_denied(error)
+            entry.is_retired = entry.is_retired or _is_denied(error)
             raise
         finally:
             entry.users -= 1
+            self._release(key, entry)
+
+    def retire(self, key: Hashable) -> None:
+        """Have the client of a key closed once nobody uses it."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.is_retired = True
             self._release(key, entry)
 
     async def close(self) -> None:
@@ -118,7 +126,7 @@ class Pool(Generic[ClientT]):
         if entry.users or self._entries.get(key) is not entry:
             return
         has_failed = entry.starting.done() and not entry.starting.cancelled() and entry.starting.exception() is not None
-        if entry.is_refused or has_failed:
+        if entry.is_retired or has_failed:
             self._remove(key)
             return
         self._entries[key] = self._entries.pop(key)

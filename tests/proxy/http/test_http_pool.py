@@ -124,6 +124,20 @@ async def test_a_client_whose_account_is_refused_is_closed_at_once(error, is_kep
     await making.pool.close()
 
 
+async def test_a_retired_client_is_closed_once_nobody_uses_it():
+    making = Making()
+    async with making.pool.lend("a", making.make) as client:
+        making.pool.retire("a")
+        assert await making.use("a") is client, "as long as it is used"
+        assert client.closed == 0
+    await until(lambda: client.closed)
+    await making.use("b")
+    making.pool.retire("b")
+    making.pool.retire("nothing")
+    await until(lambda: making.made[1].closed)
+    assert len(making.pool) == 0
+
+
 async def test_a_client_that_cannot_be_made_leaves_nothing_behind():
     making = Making()
 
