@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -141,6 +142,11 @@ class FakeBackend:
     async def queues(self, account: Account, topic: str, group: str | None) -> Sequence[QueueStatus]:
         await self._enter(account)
         return [QueueStatus(MessageQueue(topic, "broker-a", 0), 3, 10, 7 if group == "G" else None)]
+
+
+def basic(name: str, secret: str) -> dict[str, str]:
+    """Return the header that names an account."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{secret}".encode()).decode()}
 
 
 class Answer(NamedTuple):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
 from datetime import timedelta
 from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from http_fronts import serving
+from http_fronts import basic, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +21,6 @@ from dledger_remoting.errors import NoPermission
 
 TOPICS = "/v1/topics"
 WRONG = RefusedError(NoPermission("check signature failed. (User:bob)"))
-
-
-def basic(name: str, secret: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{secret}".encode()).decode()}
 
 
 class Transport:
