@@ -68,5 +68,5 @@ def encoded(answer: object) -> bytes:
 
 
 def answered(answer: object) -> web.Response:
-    """Return the response with an answer's JSON."""
-    return web.Response(body=encoded(answer), content_type=JSON)
+    """Return the response with an answer's JSON, which ends its line, as terminals like it."""
+    return web.Response(body=encoded(answer) + b"\n", content_type=JSON)

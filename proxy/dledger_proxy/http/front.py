@@ -217,4 +217,6 @@ def _problem_of_routing(request: web.Request, error: web.HTTPException) -> Probl
 
 def _response_to(error: ProblemError, allow: str | None = None) -> web.Response:
     headers = error.headers if allow is None else {**error.headers, "Allow": allow}
-    return web.Response(status=error.kind.status, body=encoded(error.problem), content_type=MEDIA_TYPE, headers=headers)
+    return web.Response(
+        status=error.kind.status, body=encoded(error.problem) + b"\n", content_type=MEDIA_TYPE, headers=headers
+    )

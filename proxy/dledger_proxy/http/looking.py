@@ -48,7 +48,7 @@ async def offsets(call: Call) -> web.StreamResponse:
 
 async def describe(_: Call) -> web.StreamResponse:
     """Show the OpenAPI document."""
-    return web.Response(body=_document(), content_type=JSON)
+    return web.Response(body=_document() + b"\n", content_type=JSON)
 
 
 @cache

@@ -100,7 +100,7 @@ async def test_an_idle_connection_ends_and_one_with_a_request_does_not():
             started.backend.gate.set()
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 200")
-        assert answer.endswith(b'{"topics":["T"]}')
+        assert answer.endswith(b'{"topics":["T"]}\n')
 
 
 async def test_a_client_that_does_not_read_its_answer_ends_its_connection():
