@@ -1,4 +1,4 @@
-"""Whatever a caller sends, the answer is a problem that the document allows, and nothing is stored."""
+"""Requests of any form are answered by a problem that the document allows, and store nothing."""
 
 from __future__ import annotations
 

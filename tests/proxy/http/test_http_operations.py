@@ -1,4 +1,4 @@
-"""What each operation asks of the cluster, and what it answers. The document of the interface allows every answer."""
+"""Calls of each operation to the cluster, and its answers, all of which the OpenAPI document allows."""
 
 from __future__ import annotations
 
