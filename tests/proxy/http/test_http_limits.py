@@ -58,6 +58,9 @@ async def test_a_body_that_is_too_large_is_refused_by_its_length_or_when_it_come
         async with started.caller.session.post(started.caller.url + SEND, data=pieces(), headers=JSON) as response:
             assert response.status == 413
             assert "at most 2000 bytes" in (await response.json(content_type=None))["detail"]
+        async with raw_connection(started.front) as (reader, writer), asyncio.timeout(10):
+            writer.write(HEAD + b"Content-Length: 10000000000\r\n\r\n")
+            assert (await reader.readline()).split()[1] == b"413", "before any of it has come"
         assert started.backend.sent == []
         assert (await started.caller.post(SEND, {"text": "x" * 1_900})).status == 200
 
@@ -88,6 +91,16 @@ async def test_a_head_that_comes_too_slowly_ends_its_connection():
             writer.write(HEAD)
             assert await reader.read() == b""
         await until(lambda: started.metric("dledger_proxy_http_connections") == 0)
+
+
+async def test_the_second_request_of_a_connection_has_the_same_time_limits():
+    config = HttpKeys(http_head_timeout_s=0.05, http_idle_timeout_s=30)
+    async with serving(config) as started, asyncio.timeout(10):
+        async with raw_connection(started.front) as (reader, writer):
+            writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"}\n")).startswith(b"HTTP/1.1 200")
+            writer.write(b"GET /v1/to")
+            assert await reader.read() == b""
 
 
 async def test_an_idle_connection_ends_and_one_with_a_request_does_not():
