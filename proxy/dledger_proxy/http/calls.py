@@ -15,6 +15,7 @@ from dledger_remoting.ids import UniqueKeyGenerator
 
 from .backend import Account, Backend
 from .config import HttpKeys
+from .limits import Limits
 from .metrics import HttpMetrics
 
 _encoder: Final = msgspec.json.Encoder()
@@ -28,6 +29,7 @@ class Front:
     config: HttpKeys
     backend: Backend
     metrics: HttpMetrics
+    limits: Limits
     unique_keys: UniqueKeyGenerator
     stopping: asyncio.Event
 

@@ -53,6 +53,12 @@ class HttpKeys:
         consequence="requests that find no room are answered 429 with `Retry-After`",
         bounds=(1024, 1 << 40),
     )
+    http_max_answers_bytes: int = limit(
+        128 << 20,
+        "maximum memory for answers with taken messages that clients have not read; a single one may be larger",
+        consequence="messages that find no room go back to their group, and the answer is 429 with `Retry-After`",
+        bounds=(1024, 1 << 40),
+    )
     http_body_timeout_s: float = limit(
         20.0, "time limit for a request's body", consequence="a slower one is answered 408", bounds=(0.01, 3_600)
     )

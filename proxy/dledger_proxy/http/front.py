@@ -83,8 +83,8 @@ class HttpFront:
         self._takes_plain = takes_plain
         self._metrics = HttpMetrics(registry or CollectorRegistry())
         unique_keys = UniqueKeyGenerator("127.0.0.1", os.getpid(), int.from_bytes(os.urandom(4)))
-        self._front = Front(config, backend, self._metrics, unique_keys, asyncio.Event())
         self._limits = Limits(config, self._metrics)
+        self._front = Front(config, backend, self._metrics, self._limits, unique_keys, asyncio.Event())
         self._telling = Telling()
         self._runner: web.AppRunner | None = None
         self._site: FrontSite | None = None
@@ -136,7 +136,7 @@ class HttpFront:
     @web.middleware
     async def _answer(self, request: web.Request, handler: _Next) -> web.StreamResponse:
         """Write the answer of a request, whatever happens to it, and measure it."""
-        began, status, name = time.monotonic(), 0, _NO_OPERATION
+        began, status = time.monotonic(), 0
         connection = None if request.transport is None else request.transport.get_protocol()
         if isinstance(connection, FrontConnection):
             connection.begin_request()
@@ -154,10 +154,9 @@ class HttpFront:
                 await response.prepare(request)
             await response.write_eof()  # within the time of the request, so that a slow reader is not taken for idle
         finally:
-            operation: Operation | None = request.get(_OPERATION)
-            name = _NO_OPERATION if operation is None else operation.name
+            name = _name_of(request)
             self._metrics.requests.labels(name, str(status)).inc()
-            if operation is not operations.TAIL:
+            if name != operations.TAIL.name:
                 self._metrics.seconds.labels(name).observe(time.monotonic() - began)
             if isinstance(connection, FrontConnection):
                 connection.end_request()
@@ -195,7 +194,7 @@ class HttpFront:
                 host,
                 problem.kind.type,
                 "event=http_failed operation=%s status=%d client=%s traceparent=%s reason=%r",
-                request[_OPERATION].name,
+                _name_of(request),
                 problem.kind.status,
                 host,
                 trace_parent_of(request) or "none",
@@ -203,6 +202,12 @@ class HttpFront:
                 exc_info=error if problem.kind is Kind.INTERNAL else None,
             )
         return problem
+
+
+def _name_of(request: web.Request) -> str:
+    """Return the name of a request's operation, in metrics and log lines."""
+    operation: Operation | None = request.get(_OPERATION)
+    return _NO_OPERATION if operation is None else operation.name
 
 
 def _problem_of_routing(request: web.Request, error: web.HTTPException) -> ProblemError:

@@ -21,7 +21,7 @@ from .reading import expected_bytes
 
 
 class Stock:
-    """A stock of places or bytes, `most` in all.
+    """A stock of places or bytes, `most` in all. A single request may have more than that, if it is alone.
 
     `key` is the configuration key, and `what` completes the text of a refusal.
     """
@@ -37,7 +37,7 @@ class Stock:
     @contextmanager
     def taken(self, amount: int = 1) -> Iterator[None]:
         """Take an amount for the block. Raises `ProblemError` if there is too little."""
-        if self._used + amount > self._most:
+        if self._used + amount > self._most and (self._used or not self._most):
             self._metrics.refusals.labels(self._key).inc()
             text = f"{self._key} = {self._most} {self._what}: try again in a second, or at another proxy"
             raise ProblemError(Kind.BUSY, text)
@@ -67,6 +67,14 @@ class Limits:
             config.http_max_bodies_bytes,
             "bytes of memory for bodies are taken",
             metrics.body_bytes,
+            metrics,
+        )
+
+        self.answers: Final = Stock(
+            "http_max_answers_bytes",
+            config.http_max_answers_bytes,
+            "bytes of answers are being read",
+            metrics.answer_bytes,
             metrics,
         )
 

@@ -42,6 +42,11 @@ class HttpMetrics:
         self.body_bytes: Final = Gauge(
             "dledger_proxy_http_body_bytes", "Memory that is reserved for bodies of requests", registry=registry
         )
+        self.answer_bytes: Final = Gauge(
+            "dledger_proxy_http_answer_bytes",
+            "Memory of answers with taken messages",
+            registry=registry,
+        )
         self.refusals: Final = Counter(
             "dledger_proxy_http_refusals",
             "Requests and connections over HTTP that have reached a limit, by its key",

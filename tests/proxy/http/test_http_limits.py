@@ -131,6 +131,21 @@ async def test_a_client_that_does_not_read_its_answer_ends_its_connection():
         assert started.metric("dledger_proxy_http_requests_total", operation="receive", status="200") == 0
 
 
+async def test_answers_beyond_the_memory_for_all_give_their_messages_back():
+    async with serving(HttpKeys(http_max_answers_bytes=100_000)) as started, asyncio.timeout(20):
+        started.backend.store(b"x" * 8_000_000)
+        started.backend.store(b"y" * 1_000)
+        body = b'{"group": "G"}'
+        async with raw_connection(started.front) as (reader, writer):
+            reader._transport.pause_reading()
+            writer.write(HEAD.replace(b"messages", b"receive") + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await until(lambda: started.metric("dledger_proxy_http_answer_bytes") > 8_000_000)  # alone it has room
+            assert (await started.caller.post(RECEIVE, {"group": "G"})).status == 429
+            assert refused(started, "http_max_answers_bytes") == 1
+            assert [message.body[:1] for message in started.backend.put_back] == [b"y"]
+        await until(lambda: started.metric("dledger_proxy_http_answer_bytes") == 0)
+
+
 async def test_connections_beyond_their_number_displace_idle_ones_and_never_a_request():
     async with serving(HttpKeys(http_max_connections=2)) as started, AsyncExitStack() as stack, asyncio.timeout(10):
         started.backend.gate = asyncio.Event()
