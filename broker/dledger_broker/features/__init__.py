@@ -70,6 +70,7 @@ FEATURES: Final = (
     consumer_questions.FEATURE,
     runtime.FEATURE,
     accounts.FEATURE,
+    accounts.SPEAKERS_FEATURE,
     access.FEATURE,
 )
 

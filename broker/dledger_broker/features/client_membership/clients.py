@@ -21,6 +21,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext
 from dledger_remoting.heartbeat import decode_heartbeat
+from dledger_remoting.speech import speech_in
 from dledger_remoting.topics import is_retry_topic, validate_group
 
 MAX_GROUPS: Final = 4_096
@@ -122,6 +123,7 @@ class ClientRequests(Part):
         # a client may ask for notices in any heartbeat, not only in the first request of the connection
         if NOTIFY_FIELD in request.ext:
             connection.wants_leader_notices = True
+        speech = speech_in(request.ext)
         row = self._gossip.local.heartbeat(
             connection,
             heartbeat,
@@ -129,6 +131,7 @@ class ClientRequests(Part):
             command.version,
             self._env.now(),
             request.principal or NO_ACCOUNT,
+            None if speech is None else speech.address,
         )
         if self._group.ready:
             self._members.ensure(row.consumers, request.respond, request)
