@@ -57,6 +57,7 @@ FEATURES: Final = (
     class_filters.FEATURE,
     pulling.FEATURE,
     pop.FEATURE,
+    pop.LEASES_FEATURE,
     assignments.FEATURE,
     resets.FEATURE,
     queries.FEATURE,

@@ -31,7 +31,7 @@ from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
-from dledger_broker.features.pop.commands import Ack, Pop, ResetPop, Revive
+from dledger_broker.features.pop.commands import Ack, LeasedPop, Pop, RenewLeases, ResetPop, Revive
 from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, SeeReset
 from dledger_broker.features.sending.dedup.remembered import (
@@ -323,8 +323,8 @@ class Truth:
                     self.expected.pins.pop(name, None)
             case TimerRows() | EndTimers():
                 self.due.see_command(command, may_forget=self._may_forget())
-            case Pop() | Ack() | Revive() | ResetPop():
-                self.pops.see(command)
+            case Pop() | Ack() | Revive() | ResetPop() | LeasedPop() | RenewLeases():
+                self.pops.see(command, self._moment)
             case ResetOffsets() | SeeReset():
                 self.resets.see(command, entry.index, self._moment)
             case TrimQueues(before_position=position, first_offsets=rows):

@@ -63,6 +63,8 @@ class ClientRequests(Part):
         self._gossip = gossip
         self._members = members
         self._consumers = consumers
+        self.on_heartbeat: list[Callable[[Request, str], None]] = []
+        """Callbacks that get each heartbeat that counts, with its client id, before it is answered."""
         self.on_unregister: list[Callable[[Request, UnregisterClientHeader], None]] = []
         """Callbacks that get each request 35 and its header before it is answered."""
 
@@ -133,6 +135,8 @@ class ClientRequests(Part):
             request.principal or NO_ACCOUNT,
             None if speech is None else speech.address,
         )
+        for callback in self.on_heartbeat:
+            callback(request, heartbeat.client_id)
         if self._group.ready:
             self._members.ensure(row.consumers, request.respond, request)
         else:

@@ -25,8 +25,8 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("pops")
 
 
-def _tell_at_once(self: PopChanges, command: Pop, done: Done) -> None:
-    _real_pop(self, command, lambda _: None)
+def _tell_at_once(self: PopChanges, command: Pop, client: str, done: Done) -> None:
+    _real_pop(self, command, client, lambda _: None)
     done(None)
 
 
