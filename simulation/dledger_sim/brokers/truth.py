@@ -58,6 +58,7 @@ from dledger_sim.brokers.pop_truth import PopTruth
 from dledger_sim.brokers.reset_truth import GROUPS as RESET_GROUPS
 from dledger_sim.brokers.reset_truth import ResetTruth
 from dledger_sim.brokers.sent_back import SentBackTruth, copy_at
+from dledger_sim.log.environment import WALL_EPOCH_MS
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -324,7 +325,7 @@ class Truth:
             case TimerRows() | EndTimers():
                 self.due.see_command(command, may_forget=self._may_forget())
             case Pop() | Ack() | Revive() | ResetPop() | LeasedPop() | RenewLeases():
-                self.pops.see(command, self._moment)
+                self.pops.see(command, WALL_EPOCH_MS + self._latest * 1000)
             case ResetOffsets() | SeeReset():
                 self.resets.see(command, entry.index, self._moment)
             case TrimQueues(before_position=position, first_offsets=rows):
