@@ -155,7 +155,8 @@ class Proxy:
 
     def _make_service(self) -> Service:
         config, backends = self.config, self.backends
-        sending = Sending(backends, Encoder(config.max_message_bytes), checks_types=config.check_message_types)
+        encoder = Encoder(config.max_message_bytes, speaks=backends.cluster.credentials is not None)
+        sending = Sending(backends, encoder, checks_types=config.check_message_types)
         telemetry = Telemetry(
             backends,
             self.clients,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -34,8 +34,6 @@ BEAT_SECONDS: Final = 10.0
 """Interval in seconds of heartbeats. Leases need one in half their length."""
 BEATS_AT_ONCE: Final = 64
 """Maximum number of heartbeats of a lane that wait for an answer."""
-ADDRESS_FIELD: Final = "dledgerForAddress"
-"""Ext field of a heartbeat: the address of the client that it is for."""
 
 OnRequest = Callable[[Connection, RemotingCommand], None]
 
@@ -46,7 +44,6 @@ class Registration(msgspec.Struct, frozen=True):
     """One client, as brokers are told. Topics and groups are names that brokers know."""
 
     client_id: str
-    address: str
     language: LanguageCode
     version: int
     producer_groups: tuple[str, ...] = ()
@@ -67,6 +64,8 @@ class _Lane:
 
     def __init__(self, cluster: Cluster, on_request: OnRequest) -> None:
         self.clients: dict[str, Registration] = {}
+        self.speech: dict[str, Mapping[str, str]] = {}
+        """Ext fields that say for which client a heartbeat is, with its newest signature, by client id."""
         self._core = ClientCore(
             cluster.name_servers,
             client_id=new_client_id(),
@@ -92,12 +91,12 @@ class _Lane:
         beats = [self._beat(address, client) for client in clients for address in self._addresses()]
         await asyncio.gather(*beats)
 
-    async def leave(self, client: Registration) -> None:
+    async def leave(self, client: Registration, speech: Mapping[str, str]) -> None:
         """Take a client out of its groups on all nodes."""
         groups: list[str | None] = [*client.producer_groups] or [None]
         consumer = None if client.consumer is None else client.consumer.group_name
         calls = [
-            self._call(address, client, RequestCode.UNREGISTER_CLIENT, encode_ext(header), b"")
+            self._call(address, client, RequestCode.UNREGISTER_CLIENT, {**encode_ext(header), **speech}, b"")
             for address in self._addresses()
             for group in groups
             for header in (UnregisterClientHeader(client.client_id, group, consumer),)
@@ -105,9 +104,10 @@ class _Lane:
         await asyncio.gather(*calls)
 
     async def _beat(self, address: str, client: Registration) -> None:
-        await self._call(address, client, RequestCode.HEART_BEAT, {}, encode_heartbeat(client.heartbeat))
+        speech = self.speech.get(client.client_id, {})
+        await self._call(address, client, RequestCode.HEART_BEAT, speech, encode_heartbeat(client.heartbeat))
 
-    async def _call(self, address: str, client: Registration, code: int, ext: dict[str, str], body: bytes) -> None:
+    async def _call(self, address: str, client: Registration, code: int, ext: Mapping[str, str], body: bytes) -> None:
         loop, remark = asyncio.get_running_loop(), ""
         async with self._slots:
             try:
@@ -115,7 +115,7 @@ class _Lane:
                 connection = await self._core.pool.get(address, deadline)
                 command = RemotingCommand(
                     code,
-                    ext={**ext, ADDRESS_FIELD: client.address},
+                    ext=dict(ext),
                     body=body,
                     language=client.language,
                     version=client.version,
@@ -167,11 +167,17 @@ class Registrations:
         for lane in self._lanes:
             await lane.close()
 
-    def put(self, client: Registration) -> None:
-        """Register a client, or tell brokers what has changed of it."""
+    def speak(self, client_id: str, ext: Mapping[str, str]) -> None:
+        """Note the newest signature of a client. Its heartbeats are sent with it."""
+        if (lane := self._lane_of.get(client_id)) is not None:
+            lane.speech[client_id] = ext
+
+    def put(self, client: Registration, ext: Mapping[str, str]) -> None:
+        """Register a client, or tell brokers what has changed of it. `ext` is that of `speak`."""
         lane = self._lane_of.get(client.client_id)
         if lane is None:
             lane = self._lane_of[client.client_id] = self._free_lane()
+        lane.speech[client.client_id] = ext
         if lane.clients.get(client.client_id) != client:
             lane.clients[client.client_id] = client
             self._spawn(lane.beat([client]))
@@ -180,7 +186,7 @@ class Registrations:
         """Tell brokers that a client has left."""
         lane = self._lane_of.pop(client_id, None)
         if lane is not None and (client := lane.clients.pop(client_id, None)) is not None:
-            self._spawn(lane.leave(client))
+            self._spawn(lane.leave(client, lane.speech.pop(client_id, {})))
 
     async def beat(self) -> None:
         """Heartbeat for all clients now."""

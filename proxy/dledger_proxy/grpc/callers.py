@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +22,7 @@ from dledger_client.namespaces import Namespace
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.speech import SIGNED_HEADER, Speech, parse_authorization
 from dledger_remoting.topics import is_system_group, is_system_topic, validate_group, validate_topic
 
 from .answers import Refusal
@@ -54,18 +56,21 @@ class Caller(msgspec.Struct, frozen=True):
     """
 
     client_id: str
-    address: str
+    speech: Speech
     language: LanguageCode = LanguageCode.OTHER
     version: str = ""
-    authorization: str = ""
-    date: str = ""
     trace: str = ""
     deadline: float | None = None
 
     @property
-    def host(self) -> str:
-        """The client's host, without its port."""
-        return self.address.rpartition(":")[0].strip("[]")
+    def address(self) -> HostAddress:
+        """The client's address."""
+        return self.speech.address
+
+    @property
+    def ext(self) -> Mapping[str, str]:
+        """Ext fields of requests that are sent for this client. Brokers judge its signature and rights by them."""
+        return self.speech.ext
 
 
 def caller_of(stream: Stream[Any, Any], now: float) -> Caller:
@@ -81,18 +86,27 @@ def caller_of(stream: Stream[Any, Any], now: float) -> Caller:
         raise Refusal(
             pb.CLIENT_ID_REQUIRED, f"the header x-mq-client-id has at most {MAX_CLIENT_ID_CHARS} printable characters"
         )
-    peer = stream.peer.addr()
     trace = headers.get("traceparent", "")
     return Caller(
         client_id,
-        "" if peer is None else str(HostAddress(str(peer[0]), int(peer[1]))),
+        _speech(headers, stream.peer.addr()),
         _LANGUAGES.get(headers.get("x-mq-language", "").upper(), LanguageCode.OTHER),
         headers.get("x-mq-client-version", "")[:32],
-        headers.get("authorization", ""),
-        headers.get("x-mq-date-time", ""),
         trace if _TRACE.fullmatch(trace) else "",
         None if stream.deadline is None else now + stream.deadline.time_remaining(),
     )
+
+
+def _speech(headers: Mapping[str, str], peer: tuple[str, int] | None) -> Speech:
+    """Return what a request's headers say about its client. Raises `Refusal` for a header that cannot be read."""
+    address = HostAddress("0.0.0.0", 1) if peer is None else HostAddress(str(peer[0]), int(peer[1]))  # peer is gone
+    if not headers.get("authorization"):
+        return Speech(address)
+    try:
+        account, signature = parse_authorization(headers["authorization"])
+    except InvalidParameter as error:
+        raise Refusal(pb.UNAUTHORIZED, error.remark) from error
+    return Speech(address, account, headers.get(SIGNED_HEADER, ""), signature)
 
 
 def topic_name(resource: pb.Resource) -> str:

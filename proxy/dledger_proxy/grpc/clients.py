@@ -96,6 +96,8 @@ class Clients:
         """Note that a client has sent something."""
         if (client := self._clients.get(caller.client_id)) is not None:
             client.last_seen = self._loop.time()
+            client.caller = caller
+            self._registrations.speak(caller.client_id, caller.ext)
 
     def open(self, caller: Caller, channel: Channel) -> Client:
         """Note a new stream of a client. Raises `Refusal` if there are too many."""
@@ -135,7 +137,6 @@ class Clients:
         consumer = _consumer(settings) if settings.HasField("subscription") else None
         client.registration = Registration(
             caller.client_id,
-            caller.address,
             caller.language,
             _version(caller.version),
             tuple(sorted(topic for topic in topics if len(topic) <= MAX_GROUP_CHARS)),
@@ -145,7 +146,7 @@ class Clients:
         client.topics = topics
         for topic in topics:
             self._producers.setdefault(topic, []).append(client)
-        self._registrations.put(client.registration)
+        self._registrations.put(client.registration, caller.ext)
 
     def leave(self, client_id: str) -> None:
         """Forget a client that ends."""

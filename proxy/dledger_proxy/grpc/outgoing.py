@@ -74,10 +74,14 @@ def require_accepted(topic: str, kind: pb.MessageType, accepted: Sequence[pb.Mes
 
 
 class Encoder:
-    """Encodes messages, whose bodies have at most `max_body_bytes`."""
+    """Encodes messages, whose bodies have at most `max_body_bytes`.
 
-    def __init__(self, max_body_bytes: int) -> None:
+    With `speaks`, they are sent in the name of their client. That costs time, and means nothing without access control.
+    """
+
+    def __init__(self, max_body_bytes: int, *, speaks: bool) -> None:
         self._max_body_bytes = max_body_bytes
+        self._speaks = speaks
 
     def encode(self, caller: Caller, topic: str, message: pb.Message, kind: pb.MessageType) -> Outgoing:
         """Return one message in the form of the wire. Raises `Refusal`."""
@@ -91,6 +95,7 @@ class Encoder:
             _born_ms(message),
             (message.system_properties.message_id,),
             idempotent=not is_half,
+            fields=caller.ext if self._speaks else None,
         )
 
     def encode_all(self, caller: Caller, topic: str, messages: Sequence[pb.Message]) -> Outgoing:
@@ -107,7 +112,17 @@ class Encoder:
                 f"{len(messages)} messages of {size} bytes: a request of several may have {MAX_BATCH_BYTES}",
             )
         keys = tuple(message.system_properties.message_id for message in messages)
-        return Outgoing(topic, encode_batch(parts), "", 0, _born_ms(messages[0]), keys, is_batch=True, idempotent=True)
+        return Outgoing(
+            topic,
+            encode_batch(parts),
+            "",
+            0,
+            _born_ms(messages[0]),
+            keys,
+            is_batch=True,
+            idempotent=True,
+            fields=caller.ext if self._speaks else None,
+        )
 
     def _checked(self, caller: Caller, topic: str, message: pb.Message, kind: pb.MessageType) -> tuple[bytes, str]:
         """Return body and properties of a message. Raises `Refusal`."""
@@ -168,7 +183,7 @@ def _properties(caller: Caller, topic: str, message: pb.Message, kind: pb.Messag
         stored[names.SHARDING_KEY] = system.message_group
     if system.trace_context:
         stored[TRACE_CONTEXT] = system.trace_context
-    if host := system.born_host or caller.host:
+    if host := system.born_host or caller.address.ip:
         stored[BORN_HOST] = host
     return stored
 

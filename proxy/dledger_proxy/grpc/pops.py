@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -24,6 +24,7 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    LEASE_FIELD,
     UNTAKEN_FIELD,
     AckHeader,
     ChangeInvisibleHeader,
@@ -39,9 +40,6 @@ POLL_SECONDS: Final = 2.0
 """Maximum time in seconds that one request waits at a broker, so that a lost leader is noticed meanwhile."""
 GIVE_BACK_SECONDS: Final = 3.0
 """Time limit in seconds for giving a message back. Otherwise it comes again after its invisible time."""
-LEASE_FIELD: Final = "dledgerLease"
-"""Ext field of a pop: the id of the client whose heartbeats keep the messages hidden. Its answer says whether it holds.
-"""
 LEASE_MS: Final = 60_000
 """Time in ms for which leased messages stay hidden after their client's last heartbeat."""
 UNLEASED_MS: Final = 15 * 60_000
@@ -73,6 +71,8 @@ class PopQuery(msgspec.Struct, frozen=True):
     lease: str | None = None
     in_order: bool = False
     attempt_id: str | None = None
+    ext: Mapping[str, str] = {}
+    """Ext fields of the client for which it is asked."""
 
 
 class Popped(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Pops:
             try:
                 messages = await asyncio.shield(task)
             except asyncio.CancelledError:
-                self._keep(self._give_back_of(task, query.group), "return of popped messages")
+                self._keep(self._give_back_of(task, query), "return of popped messages")
                 raise
             if messages is None:  # a refused lease: asked again without one
                 refusals += 1
@@ -122,21 +122,21 @@ class Pops:
             if messages or loop.time() >= until or self._is_stopping:
                 return messages
 
-    async def ack(self, group: str, topic: str, point: CheckPoint, ext: dict[str, str], deadline: float) -> bool:
+    async def ack(self, group: str, topic: str, point: CheckPoint, ext: Mapping[str, str], deadline: float) -> bool:
         """Acknowledge a message. False if its invisible time is over, or it was acknowledged before."""
         stored = pop_retry_topic(group, topic, point.retry)
         header = AckHeader(group, stored, point.queue_id, point.text, point.queue_offset)
         answer = await self._backends.ask(
             point.broker_name,
             RequestCode.ACK_MESSAGE,
-            encode_ext(header) | ext,
+            {**encode_ext(header), **ext},
             deadline=deadline,
             accept=_NOT_HELD_CODES,
         )
         return answer.code == ResponseCode.SUCCESS
 
     async def hide(
-        self, group: str, topic: str, point: CheckPoint, invisible_ms: int, ext: dict[str, str], deadline: float
+        self, group: str, topic: str, point: CheckPoint, invisible_ms: int, ext: Mapping[str, str], deadline: float
     ) -> CheckPoint | None:
         """Hide a message for a time from now on. Returns its next check point, None where `ack` returns False."""
         stored = pop_retry_topic(group, topic, point.retry)
@@ -144,7 +144,7 @@ class Pops:
         answer = await self._backends.ask(
             point.broker_name,
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            encode_ext(header) | ext,
+            {**encode_ext(header), **ext},
             deadline=deadline,
             accept=_NOT_HELD_CODES,
         )
@@ -162,7 +162,7 @@ class Pops:
         )
 
     async def bury(
-        self, group: str, topic: str, point: CheckPoint, position: int, ext: dict[str, str], deadline: float
+        self, group: str, topic: str, point: CheckPoint, position: int, ext: Mapping[str, str], deadline: float
     ) -> None:
         """Store a copy of a message in the dead letter topic of its group. Raises `ClientError`."""
         header = ConsumerSendBackHeader(
@@ -174,7 +174,7 @@ class Pops:
             max_reconsume_times=0,
         )
         await self._backends.ask(
-            point.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, encode_ext(header) | ext, deadline=deadline
+            point.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, {**encode_ext(header), **ext}, deadline=deadline
         )
 
     # ---------------------------------------------------------------- private
@@ -202,12 +202,12 @@ class Pops:
         )
 
         def give_back_late(answer: RemotingCommand) -> None:
-            self._give_back(query.group, self._decode(answer, query))
+            self._give_back(query, self._decode(answer, query))
 
         answer = await self._backends.ask(
             query.broker_group,
             RequestCode.POP_MESSAGE,
-            encode_ext(header) | ({} if lease is None else {LEASE_FIELD: lease}),
+            {**encode_ext(header), **query.ext, **({} if lease is None else {LEASE_FIELD: lease})},
             deadline=self._backends.deadline() + poll_seconds,
             accept=_NO_MESSAGE_CODES if lease is None else _NO_MESSAGE_CODES | {_BUSY},
             on_late=give_back_late,
@@ -255,25 +255,25 @@ class Pops:
     async def _reject(self, query: PopQuery, popped: Popped) -> None:
         deadline = asyncio.get_running_loop().time() + GIVE_BACK_SECONDS
         try:
-            await self.ack(query.group, query.subscription.topic, popped.point, {}, deadline)
+            await self.ack(query.group, query.subscription.topic, popped.point, query.ext, deadline)
         except ClientError as error:
             logger.info("event=unwanted_message_not_acknowledged queue=%s reason=%r", popped.message.queue, str(error))
 
-    async def _give_back_of(self, task: asyncio.Task[list[Popped] | None], group: str) -> None:
+    async def _give_back_of(self, task: asyncio.Task[list[Popped] | None], query: PopQuery) -> None:
         """Give back what a pop brings that nobody waits for any more."""
         try:
-            self._give_back(group, await task or ())
+            self._give_back(query, await task or ())
         except ClientError as error:
             logger.debug("event=abandoned_pop_failed reason=%r", str(error))
 
-    def _give_back(self, group: str, messages: Sequence[Popped]) -> None:
+    def _give_back(self, query: PopQuery, messages: Sequence[Popped]) -> None:
         for popped in messages:
-            self._keep(self._return(group, popped), "return of a popped message")
+            self._keep(self._return(query, popped), "return of a popped message")
 
-    async def _return(self, group: str, popped: Popped) -> None:
+    async def _return(self, query: PopQuery, popped: Popped) -> None:
         point, topic = popped.point, popped.message.queue.topic
-        header = ChangeInvisibleHeader(group, topic, point.queue_id, point.text, point.queue_offset, 0)
-        ext = {**encode_ext(header), UNTAKEN_FIELD: "true"}
+        header = ChangeInvisibleHeader(query.group, topic, point.queue_id, point.text, point.queue_offset, 0)
+        ext = {**encode_ext(header), **query.ext, UNTAKEN_FIELD: "true"}
         deadline = asyncio.get_running_loop().time() + GIVE_BACK_SECONDS
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
         try:

@@ -71,6 +71,7 @@ class Receiving:
             caller.client_id if request.auto_renew else None,
             settings.consume_message_orderly,
             request.attempt_id or None,
+            caller.ext,
         )
         popped = await self._pops.pop(query, until)
         if not popped:
@@ -91,7 +92,7 @@ class Receiving:
         if not 1 <= len(request.entries) <= MAX_ACKS:
             raise Refusal(pb.BAD_REQUEST, f"{len(request.entries)} entries: 1 to {MAX_ACKS} are expected")
         deadline = self._backends.deadline(caller.deadline)
-        results = await asyncio.gather(*(self._ack(group, topic, entry, deadline) for entry in request.entries))
+        results = await asyncio.gather(*(self._ack(caller, group, topic, entry, deadline) for entry in request.entries))
         codes = {result.status.code for result in results}
         overall = results[0].status if len(codes) == 1 else status(pb.MULTIPLE_RESULTS)
         return pb.AckMessageResponse(status=overall, entries=results)
@@ -110,7 +111,7 @@ class Receiving:
         deadline = self._backends.deadline(caller.deadline)
         await self._backends.know_group(receipt.broker_group, topic, deadline)
         hidden_ms = max(invisible_ms, MIN_CHANGED_MS)
-        point = await self._pops.hide(group, topic, receipt.point, hidden_ms, {}, deadline)
+        point = await self._pops.hide(group, topic, receipt.point, hidden_ms, caller.ext, deadline)
         if point is None:
             raise Refusal(
                 pb.INVALID_RECEIPT_HANDLE, "the invisible time of this delivery is over: the message comes again"
@@ -130,25 +131,25 @@ class Receiving:
         deadline = self._backends.deadline(caller.deadline)
         await self._backends.know_group(receipt.broker_group, topic, deadline)
         # A late repetition must make no second copy: only a delivery that still holds may be buried.
-        point = await self._pops.hide(group, topic, receipt.point, BURIAL_MS, {}, deadline)
+        point = await self._pops.hide(group, topic, receipt.point, BURIAL_MS, caller.ext, deadline)
         if point is None:
             raise Refusal(
                 pb.INVALID_RECEIPT_HANDLE, "the invisible time of this delivery is over: the message comes again"
             )
-        await self._pops.bury(group, topic, point, receipt.position, {}, deadline)
-        await self._pops.ack(group, topic, point, {}, deadline)
+        await self._pops.bury(group, topic, point, receipt.position, caller.ext, deadline)
+        await self._pops.ack(group, topic, point, caller.ext, deadline)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     # ---------------------------------------------------------------- private
 
     async def _ack(
-        self, group: str, topic: str, entry: pb.AckMessageEntry, deadline: float
+        self, caller: Caller, group: str, topic: str, entry: pb.AckMessageEntry, deadline: float
     ) -> pb.AckMessageResultEntry:
         result = pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
         try:
             receipt = _receipt(entry.receipt_handle, group, topic)
             await self._backends.know_group(receipt.broker_group, topic, deadline)
-            is_done = await self._pops.ack(group, topic, receipt.point, {}, deadline)
+            is_done = await self._pops.ack(group, topic, receipt.point, caller.ext, deadline)
         except Refusal as refusal:
             result.status.CopyFrom(refusal.status)
         except ClientError as error:

@@ -69,7 +69,7 @@ class Sending:
             raise Refusal(pb.BAD_REQUEST, error.remark) from error
         await self._backends.route(topic, deadline)
         await self._backends.know_group(handle.broker_group, topic, deadline)
-        ext = encode_ext(RecallMessageHeader(topic, request.recall_handle, PRODUCER_GROUP))
+        ext = {**encode_ext(RecallMessageHeader(topic, request.recall_handle, PRODUCER_GROUP)), **caller.ext}
         answer = await self._backends.ask(handle.broker_group, RequestCode.RECALL_MESSAGE, ext, deadline=deadline)
         return pb.RecallMessageResponse(status=ok(), message_id=answer.ext.get("msgId", handle.unique_key))
 

@@ -67,7 +67,7 @@ class Transactions:
         )
         code = RequestCode.END_TRANSACTION
         try:
-            await self._backends.ask(place.broker_group, code, encode_ext(header), deadline=deadline)
+            await self._backends.ask(place.broker_group, code, {**encode_ext(header), **caller.ext}, deadline=deadline)
         except RefusedError as error:
             if error.code == ResponseCode.SYSTEM_ERROR:
                 raise Refusal(pb.INVALID_TRANSACTION_ID, error.remark) from error
