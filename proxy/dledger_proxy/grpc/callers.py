@@ -46,6 +46,8 @@ _LANGUAGES: Final = {
     "RUST": LanguageCode.RUST,
 }
 """Languages by the words of clients. Node's client calls itself HTTP."""
+_UNSIGNED: Final = re.compile(r"Credential=\s*[/,]")
+"""Header of a client whose credentials are empty texts. Python's client signs for these, too."""
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -100,7 +102,7 @@ def caller_of(stream: Stream[Any, Any], now: float) -> Caller:
 def _speech(headers: Mapping[str, str], peer: tuple[str, int] | None) -> Speech:
     """Return what a request's headers say about its client. Raises `Refusal` for a header that cannot be read."""
     address = HostAddress("0.0.0.0", 1) if peer is None else HostAddress(str(peer[0]), int(peer[1]))  # peer is gone
-    if not headers.get("authorization"):
+    if _UNSIGNED.search(headers.get("authorization", "Credential=,")):
         return Speech(address)
     try:
         account, signature = parse_authorization(headers["authorization"])
