@@ -57,6 +57,7 @@ FEATURES: Final = (
     class_filters.FEATURE,
     pulling.FEATURE,
     pop.FEATURE,
+    pop.LEASES_FEATURE,
     assignments.FEATURE,
     resets.FEATURE,
     queries.FEATURE,
@@ -70,6 +71,7 @@ FEATURES: Final = (
     consumer_questions.FEATURE,
     runtime.FEATURE,
     accounts.FEATURE,
+    accounts.SPEAKERS_FEATURE,
     access.FEATURE,
 )
 

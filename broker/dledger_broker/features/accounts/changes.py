@@ -9,6 +9,8 @@ from typing import Final, TypeAlias
 
 from dledger.errors import LogError
 from dledger_broker.features.accounts.sealing import KeyFile, SealError
+from dledger_broker.features.accounts.speakers import NAME as SPEAKERS
+from dledger_broker.features.accounts.speakers import PutSpeaker, has_speaking_rules
 from dledger_broker.features.accounts.table import ACCOUNTS, AccountTable, PutAccount
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
@@ -110,6 +112,13 @@ class AccountChanges:
             raise InvalidParameter(f"there are {MAX_ACCOUNTS} accounts, which is the limit: delete some")
         return PutAccount(name, sealed)
 
+    def _understood(self, command: Command) -> Command:
+        """Return a command in a kind that all nodes understand. Raises `SystemBusy` while some do not."""
+        if not isinstance(command, PutAccount) or not has_speaking_rules(command):
+            return command
+        self._machine.activation.require(SPEAKERS)
+        return PutSpeaker(command)
+
     def propose(self, request: Request, name: str, make: Callable[[], Command]) -> None:
         """Propose the command that `make` returns, and answer once the command is applied or has failed.
 
@@ -126,7 +135,7 @@ class AccountChanges:
         if self._in_flight.wait(name, lambda _: self.propose(request, name, make)):
             return
         try:
-            command = make()
+            command = self._understood(make())
         except RemotingError as error:
             self._requests.fail(request, error)
         else:

@@ -45,6 +45,8 @@ class PopQuery(NamedTuple):
     attempt_id: str
     reads_v1: bool = True
     """True if the pop may search the retry topic of the older name, which other groups may share."""
+    client: str = ""
+    """Owner of the lease under which the messages stay hidden, or "" for a fixed invisible time."""
 
 
 class Source(NamedTuple):

@@ -19,8 +19,9 @@ from dledger_broker.features.pop.acks import AckRequests, invisible_ms_of
 from dledger_broker.features.pop.answers import FOUND, found_body, found_ext, nothing_ext
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Choice, Chooser, PopQuery, QueueBatch
-from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
+from dledger_broker.features.pop.commands import LEASES_NAME, NO_ROW, Pop, PopQueueKey
 from dledger_broker.features.pop.held import GoneClients, HeldPops, PopWait
+from dledger_broker.features.pop.leases import MAX_LENGTH_MS, lease_owner
 from dledger_broker.features.pop.reading import PopReads, Read, ReadPlan
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
@@ -53,6 +54,7 @@ from dledger_remoting.errors import (
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    LEASE_FIELD,
     NotificationHeader,
     NotificationResponseHeader,
     PeekHeader,
@@ -114,7 +116,7 @@ class PopRequests(Part):
         self._subscriptions = subscriptions
         self._commits = commits
         self._acks = acks
-        self._revivals = revivals
+        self.revivals = revivals
         self._was_ready = False
         self.accepts_waiting = True
         self.popped = 0
@@ -147,7 +149,7 @@ class PopRequests(Part):
 
     @property
     def jobs(self) -> Sequence[Job]:
-        return (self._revivals,)
+        return (self.revivals,)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -160,16 +162,16 @@ class PopRequests(Part):
                 "Popped messages that are neither acknowledged nor redelivered",
                 lambda: table.table.open_count,
             ),
-            Gauge("pop_messages_revived", "Popped messages that were redelivered", lambda: self._revivals.revived),
+            Gauge("pop_messages_revived", "Popped messages that were redelivered", lambda: self.revivals.revived),
             Gauge(
                 "pop_dead_letters",
                 "Popped messages that became dead letters because they were delivered too often",
-                lambda: self._revivals.buried,
+                lambda: self.revivals.buried,
             ),
             Gauge(
                 "pop_messages_unreadable",
                 "Popped messages that could not be read for redelivery",
-                lambda: self._revivals.unreadable,
+                lambda: self.revivals.unreadable,
             ),
             Gauge(
                 "pop_messages_ended", "Popped messages that a reset, trim or deletion ended", lambda: table.table.ended
@@ -181,7 +183,7 @@ class PopRequests(Part):
         self.held.release_all()
 
     def close(self) -> None:
-        self._revivals.close()
+        self.revivals.close()
 
     def arrived(self, queues: Sequence[QueueState]) -> None:
         """Wake the pops that wait for messages in these queues. A queue may be named more than once."""
@@ -231,7 +233,18 @@ class PopRequests(Part):
             header.order,
             attempt_id if header.order else "",
             self._shared_names.may_read(header.consumer_group, header.topic),
+            self._lease_owner(request, header),
         )
+
+    def _lease_owner(self, request: Request, header: PopHeader) -> str:
+        """Return the owner of the lease that a pop asks for, or "". Raises `RemotingError`."""
+        client_id = request.ext.get(LEASE_FIELD)
+        if client_id is None:
+            return ""
+        self._machine.activation.require(LEASES_NAME)
+        if header.invisible_time > MAX_LENGTH_MS:
+            raise InvalidParameter(f"invisibleTime {header.invisible_time} of a lease is above {MAX_LENGTH_MS} ms")
+        return lease_owner(client_id, request.account)
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
         try:
@@ -313,7 +326,7 @@ class PopRequests(Part):
         invisible_ms = invisible_ms_of(header.invisible_time)
         rows = tuple(batch.row for batch in choice.batches)
         command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
-        self.changes.pop(command, partial(self._on_popped, request, query, choice, command))
+        self.changes.pop(command, query.client, partial(self._on_popped, request, query, choice, command))
 
     def _on_popped(
         self, request: Request, query: PopQuery, choice: Choice, command: Pop, error: LogError | None
@@ -348,6 +361,8 @@ class PopRequests(Part):
             batches, query.topic, self._live.config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered
         )
         ext = found_ext(batches, time_ms, invisible_ms, choice.remaining, is_ordered=is_ordered)
+        if query.client:
+            ext[LEASE_FIELD] = "true"
         request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
 
     # ---------------------------------------------------------------- waiting

@@ -23,6 +23,7 @@ from dledger_broker.features.pop.answers import copy_of
 from dledger_broker.features.pop.changes import PopChanges, bits_in
 from dledger_broker.features.pop.commands import PopQueueKey, Revive, ReviveRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
+from dledger_broker.features.pop.leases import LEASES, MAX_LEASE_MS, Lease, LeaseTable
 from dledger_broker.features.pop.reading import PopReads, ReadPlan, ReadRecords
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
@@ -49,6 +50,10 @@ leader.
 """
 
 
+NEW_LEADER_LEASE_S: Final = 30.0
+"""Minimum time for which a new leader keeps messages under a lease hidden: three heartbeats of a usual client."""
+
+
 class Dues:
     """Judge of deliveries: due once group time and this leader's own clock have both passed the invisible time.
 
@@ -59,10 +64,15 @@ class Dues:
     3. By group time alone, another consumer would get the message while the first works on it.
 
     A new leader does not know since when an earlier delivery is hidden. It relies on group time and waits
-    `NEW_LEADER_S`.
+    `NEW_LEADER_S`. For a lease it waits `NEW_LEADER_LEASE_S`, so that heartbeats can come first:
+
+    1. A leader renews leases, and fails.
+    2. Clients, proxies and nodes find the next leader after a while, and leases seem to run out meanwhile.
+    3. Without the wait, other consumers get messages on which living clients work.
     """
 
-    def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
+    def __init__(self, machine: BrokerMachine, env: Environment, clock: GroupClock, group: Group) -> None:
+        machine.on_state(self._keep_table)
         self._env = env
         self._clock = clock
         self._group = group
@@ -70,6 +80,9 @@ class Dues:
         self._ready_at = 0.0
         group.listeners.append(self._leadership_changed)
         self._leadership_changed()
+
+    def _keep_table(self, state: BrokerState) -> None:
+        self._leases: LeaseTable = state.table(LEASES)
 
     def _leadership_changed(self) -> None:
         ready_in = self._group.term if self._group.ready else None
@@ -85,11 +98,25 @@ class Dues:
     def left_ms(self, delivery: Delivery, now_ms: int) -> int:
         """Return for how many milliseconds a delivery is not due at least, at a given group time."""
         now = self._env.now()
+        lease = self._leases.get(delivery.client) if delivery.client else None
+        if lease is not None:
+            return self._lease_left_ms(delivery, lease, now, now_ms)
         if delivery.applied_at < self._ready_at:
             hidden_s = self._ready_at + NEW_LEADER_S - now
         else:
             hidden_s = delivery.applied_at + delivery.invisible_ms / 1000 - now
         return max(delivery.due_ms - now_ms, math.ceil(hidden_s * 1000))
+
+    def _lease_left_ms(self, delivery: Delivery, lease: Lease, now: float, now_ms: int) -> int:
+        """Return for how many milliseconds a lease hides a delivery at least."""
+        until_ms = min(lease.until_ms, delivery.pop_time_ms + MAX_LEASE_MS)
+        length_s = lease.length_ms / 1000
+        hidden_until = lease.renewed_at + length_s
+        if length_s and lease.renewed_at < self._ready_at:
+            hidden_until = self._ready_at + NEW_LEADER_LEASE_S
+        if delivery.applied_at >= self._ready_at:
+            hidden_until = min(hidden_until, delivery.applied_at + MAX_LEASE_MS / 1000)
+        return max(until_ms - now_ms, math.ceil((hidden_until - now) * 1000))
 
 
 LOOK_S: Final = 0.1
@@ -186,6 +213,16 @@ class Revivals:
         """
         if self._run is not None and self._changes.table.delivery(key, pop_time_ms) is not None:
             self._untaken.add((key, pop_time_ms))
+
+    def look_again(self, client: str) -> None:
+        """Look at all deliveries under a client's lease, because the lease has ended early."""
+        now_ms = self._clock.now_ms()
+        if self._run is None or now_ms is None:
+            return
+        leased = (
+            (queue.key, each.pop_time_ms) for queue in self._changes.table for each in queue if each.client == client
+        )
+        self._postpone(dict.fromkeys(leased, now_ms))
 
     def close(self) -> None:
         """Cancel the reads under way."""

@@ -12,6 +12,8 @@ from dledger_broker.features.pop.choosing import Choice, PopQuery
 from dledger_broker.features.pop.commands import AckRow, Pop, PopQueueKey
 from dledger_broker.features.pop.counts import OrderedCounts
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
+from dledger_broker.features.pop.leases import MAX_LEASE_MS, Lease
+from dledger_broker.features.pop.renewals import LeaseRenewals
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import Dues
 from dledger_broker.features.pop.table import PopTable
@@ -25,8 +27,8 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("pops")
 
 
-def _tell_at_once(self: PopChanges, command: Pop, done: Done) -> None:
-    _real_pop(self, command, lambda _: None)
+def _tell_at_once(self: PopChanges, command: Pop, client: str, done: Done) -> None:
+    _real_pop(self, command, client, lambda _: None)
     done(None)
 
 
@@ -145,4 +147,52 @@ CATALOGUE.add(
     "counted-as-the-first",
     "a message that joins behind a redelivered message has its own count of deliveries",
     (OrderedCounts, "of", _all_as_the_first),
+)
+
+
+def _only_at_the_leader(self: LeaseRenewals, request: Request, owner: str, *, has_left: bool) -> None:
+    if self._group.ready:
+        _real_report(self, request, owner, has_left=has_left)
+
+
+_real_report = LeaseRenewals._report  # noqa: SLF001 - patches private names
+
+CATALOGUE.add(
+    "lease-renewed-at-the-leader-alone",
+    "a heartbeat to any node renews a lease",
+    (LeaseRenewals, "_report", _only_at_the_leader),
+    schedule=pops.leased_message_of_a_client_that_lives_and_dies,
+)
+
+
+def _for_ever(self: Dues, delivery: Delivery, lease: Lease, now: float, now_ms: int) -> int:
+    return max(1_000, _real_lease_left(self, delivery, lease, now, now_ms))
+
+
+_real_lease_left = Dues._lease_left_ms  # noqa: SLF001 - patches private names
+
+CATALOGUE.add(
+    "lease-that-never-ends",
+    "messages under a lease come again within its length after the last heartbeat",
+    (Dues, "_lease_left_ms", _for_ever),
+    schedule=pops.leased_message_of_a_client_that_lives_and_dies,
+)
+
+CATALOGUE.add(
+    "lease-ends-with-its-leader",
+    "a new leader waits for heartbeats before it ends leases",
+    (revival, "NEW_LEADER_LEASE_S", 0.0),
+    schedule=pops.lease_whose_leader_dies_before_the_next_heartbeat,
+)
+
+
+def _lease_by_group_time(_self: Dues, delivery: Delivery, lease: Lease, _now: float, now_ms: int) -> int:
+    return min(lease.until_ms, delivery.pop_time_ms + MAX_LEASE_MS) - now_ms
+
+
+CATALOGUE.add(
+    "lease-by-group-time-alone",
+    "a lease lasts for its length after a heartbeat by the leader's own clock",
+    (Dues, "_lease_left_ms", _lease_by_group_time),
+    schedule=pops.lease_of_a_living_client_while_all_clocks_jump,
 )

@@ -77,7 +77,7 @@ def test_only_a_leader_lists_deliveries_that_become_due(popping: Popping) -> Non
     def listed() -> dict[str, int]:
         lives = {name: node.life for name, node in popping.group.nodes.items()}
         services = {name: life.service.service for name, life in lives.items() if life is not None}
-        return {name: len(service.parts[PopRequests]._revivals._heap) for name, service in services.items()}
+        return {name: len(service.parts[PopRequests].revivals._heap) for name, service in services.items()}
 
     def pop_and_count() -> tuple[bool, set[int]]:
         assert popping.pop().code == 0
