@@ -31,14 +31,21 @@ EXIT_CANNOT_START = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proxy. Return 0 after a clean stop, 2 if it cannot start."""
-    parser = argparse.ArgumentParser(prog="dledger-proxy", description="Proxy for clients of RocketMQ 5 (gRPC).")
+    what = "Proxy for clients of RocketMQ 5 (gRPC), and for clients that speak HTTP."
+    parser = argparse.ArgumentParser(prog="dledger-proxy", description=what)
     parser.add_argument("--config", type=Path, help="TOML file")
     parser.add_argument("--namesrv", help="name servers (default 127.0.0.1:9876)")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--grpc-port", type=int, help="port for gRPC (default 8081, 0 = a free one)")
+    parser.add_argument("--http-port", type=int, help="port for HTTP and JSON (default 0 = none)")
     parser.add_argument("--printed-to", type=Path, help="file that receives standard output; rotated as it grows")
     options = parser.parse_args(arguments)
-    flags = {"namesrv": options.namesrv, "host": options.host, "grpc_port": options.grpc_port}
+    flags = {
+        "namesrv": options.namesrv,
+        "host": options.host,
+        "grpc_port": options.grpc_port,
+        "http_port": options.http_port,
+    }
     overrides = {name: value for name, value in flags.items() if value is not None}
     try:
         config = load_config(options.config, overrides) if options.config else build_config(overrides)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from dledger_client.errors import InvalidArgumentError
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.hosts import split_host_port
 from dledger_remoting.record import MAX_MESSAGE_BYTES
+
+from .http.config import HttpKeys
 
 TABLE: Final = "proxy"
 """Name of the table in a TOML file that may hold the keys. A file without it has the keys at the top."""
@@ -54,7 +57,7 @@ def _check_advertised(_name: str, value: str) -> None:
 
 
 @dataclass(frozen=True)
-class ProxyConfig(TlsPorts, LogLevels):
+class ProxyConfig(TlsPorts, LogLevels, HttpKeys):
     """Settings of one proxy. For every limit there is a test that reaches it."""
 
     namesrv: str = key(
@@ -138,10 +141,10 @@ class ProxyConfig(TlsPorts, LogLevels):
     def __post_init__(self) -> None:
         """Raise `ConfigError` for a value outside its range, and for keys that contradict each other."""
         KEYS.check(self)
-        if self.grpc_port and self.grpc_port == self.metrics_port:
-            raise ConfigError(
-                f"grpc_port = {self.grpc_port} and metrics_port = {self.metrics_port}: expected two different ports"
-            )
+        ports = {"grpc_port": self.grpc_port, "http_port": self.http_port, "metrics_port": self.metrics_port}
+        for one, other in combinations(filter(ports.get, ports), 2):
+            if ports[one] == ports[other]:
+                raise ConfigError(f"{one} = {ports[one]} and {other} = {ports[other]}: expected two different ports")
         if self.missing_of_tls is not None:
             raise ConfigError(self.missing_of_tls)
         if self.max_requests_bytes < self.max_request_bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Final
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from dledger_base.certificates import Renewal, Watched
 from dledger_base.errors import ConfigError as FileError
@@ -34,6 +37,7 @@ from .grpc.sending import Sending
 from .grpc.service import Service
 from .grpc.telemetry import Telemetry
 from .grpc.transactions import Transactions
+from .http import ClientBackend, HttpFront
 from .registrations import Registrations
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -57,6 +61,7 @@ class Proxy:
         self._is_stopping = False
         try:
             self._tls, self._http_tls = config.server_context(ALPN), config.http_context()
+            self._front_tls = config.server_context()
             self._metrics_token = config.metrics_token()
         except FileError as error:
             raise ConfigError(str(error)) from error
@@ -76,7 +81,11 @@ class Proxy:
             max_request_bytes=config.max_request_bytes,
             max_requests_bytes=config.max_requests_bytes,
         )
-        watched: list[Watched] = [context for context in (self._tls, self._http_tls) if context is not None]
+        self._front_registry = CollectorRegistry()
+        self._front_backend = ClientBackend(config.namesrv, tls=config.tls_to_cluster())
+        self._front: HttpFront | None = None
+        contexts = (self._tls, self._http_tls, self._front_tls)
+        watched: list[Watched] = [context for context in contexts if context is not None]
         self._renewal = Renewal(watched, self.counters.count_restart)
         self._tasks: list[asyncio.Task[None]] = []
         self._http: web.AppRunner | None = None
@@ -100,6 +109,8 @@ class Proxy:
             if self.config.metrics_port:
                 self._http = await self._serve_http()
             await self._listen()
+            if self.config.http_port:
+                self._front = await self._start_front()
         except BaseException:
             await self._close()
             raise
@@ -114,12 +125,14 @@ class Proxy:
         """Answer the requests under way, tell clients to connect elsewhere, and close everything."""
         self._is_stopping = True
         self._pops.stop_waiting()
-        await self.port.drain(self.config.drain_timeout_ms / 1_000)
+        await asyncio.gather(self.port.drain(self.config.drain_timeout_ms / 1_000), self._stop_front())
         await self._close()
 
     async def _close(self) -> None:
         self._renewal.stop()
         await self.port.close()
+        await self._stop_front()
+        await self._front_backend.close()
         await self._pops.close()
         for task in self._tasks:
             task.cancel()
@@ -142,8 +155,32 @@ class Proxy:
                 text = f"cannot listen on {host}:{port}: {why or error}"
             raise StartError(text) from error
 
+    async def _start_front(self) -> HttpFront:
+        """Serve messages over HTTP, in the names of the accounts that requests name."""
+        front = HttpFront(
+            self.config,
+            self._front_backend,
+            host=self.config.host,
+            tls=self._front_tls,
+            takes_plain=self.config.tls != "enforcing",
+            registry=self._front_registry,
+        )
+        try:
+            await front.start()
+        except FileError as error:
+            raise StartError(str(error)) from error
+        return front
+
+    async def _stop_front(self) -> None:
+        if self._front is not None:
+            await self._front.stop()
+
+    def _collect(self) -> Iterator[Metric]:
+        yield from self.counters.collect()
+        yield from self._front_registry.collect()
+
     async def _serve_http(self) -> web.AppRunner:
-        page = MetricsPage(self.counters.collect, nullcontext, self._metrics_token)
+        page = MetricsPage(self._collect, nullcontext, self._metrics_token)
         routes = [web.get("/healthz", self._healthz), web.get("/metrics", page.handle)]
         try:
             return await serve_http(self.config.host, self.config.metrics_port, routes, self._http_tls)

@@ -53,10 +53,19 @@ def namesrv(config: str) -> None:
     "--namesrv", metavar="ADDRESSES", help="Name servers, instead of those in FILE.  [default: 127.0.0.1:9876]"
 )
 @click.option("--grpc-port", type=int, help="Port for gRPC, instead of that in FILE.  [default: 8081]")
-def proxy(config: str | None, namesrv: str | None, grpc_port: int | None) -> None:
-    """Run one proxy for RocketMQ 5's gRPC clients. SIGTERM lets it answer the requests under way first."""
+@click.option("--http-port", type=int, help="Port for HTTP and JSON, instead of that in FILE.  [default: none]")
+def proxy(config: str | None, namesrv: str | None, grpc_port: int | None, http_port: int | None) -> None:
+    """Run one proxy for RocketMQ 5's gRPC clients, and for clients that speak HTTP.
+
+    SIGTERM lets it answer the requests under way first.
+    """
     require("proxy", "aiohttp", "google.protobuf", "grpclib", "prometheus_client", "uvloop")
-    options = (("--config", config), ("--namesrv", namesrv), ("--grpc-port", grpc_port))
+    options = (
+        ("--config", config),
+        ("--namesrv", namesrv),
+        ("--grpc-port", grpc_port),
+        ("--http-port", http_port),
+    )
     _run("dledger_proxy", [word for name, value in options if value is not None for word in (name, str(value))])
 
 

@@ -14,14 +14,11 @@ from dledger_base.config_keys.declared import key, limit
 class HttpKeys:
     """Settings of the HTTP front. For every limit there is a test that reaches it."""
 
-    http_host: str = key(
-        "127.0.0.1",
-        "address on which the [HTTP front](guides/http.md) listens",
-        consequence="accounts' credentials are refused without TLS from any other host than this one",
-        takes="an address",
-    )
     http_port: int = key(
-        0, "port of the HTTP front; 0 takes a free one, -1 switches the front off", bounds=(-1, 65_535)
+        0,
+        "port of the [HTTP front](guides/http.md), on `host`, with `tls` and its files; 0 = none",
+        consequence="without TLS, secrets of accounts are accepted only from this machine",
+        bounds=(0, 65_535),
     )
     http_max_connections: int = key(
         1_024,

@@ -64,9 +64,9 @@ _quiet_logger.setLevel(logging.CRITICAL)
 
 
 class HttpFront:
-    """Serves the operations between `start` and `stop`. It uses a backend, and does not close it.
+    """Serves the operations on `host` between `start` and `stop`. It uses a backend, and does not close it.
 
-    With `tls`, clients speak TLS; with `takes_plain`, some may also speak without it.
+    Port 0 takes a free one. With `tls`, clients speak TLS; with `takes_plain`, some may also speak without it.
     """
 
     def __init__(
@@ -74,11 +74,13 @@ class HttpFront:
         config: HttpKeys,
         backend: Backend,
         *,
+        host: str = "127.0.0.1",
         tls: TlsContext | None = None,
         takes_plain: bool = False,
         registry: CollectorRegistry | None = None,
     ) -> None:
         self._config = config
+        self._host = host
         self._tls = tls
         self._takes_plain = takes_plain
         self._metrics = HttpMetrics(registry or CollectorRegistry())
@@ -112,7 +114,7 @@ class HttpFront:
         )
         await runner.setup()
         self._runner = runner
-        site = FrontSite(runner, self._config, self._metrics, self._tls, takes_plain=self._takes_plain)
+        site = FrontSite(runner, self._host, self._config, self._metrics, self._tls, takes_plain=self._takes_plain)
         try:
             await site.start()
         except BaseException:

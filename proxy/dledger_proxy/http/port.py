@@ -70,13 +70,14 @@ class FrontSite(web.TCPSite):
     def __init__(
         self,
         runner: web.AppRunner,
+        host: str,
         config: HttpKeys,
         metrics: HttpMetrics,
         tls: TlsContext | None,
         *,
         takes_plain: bool,
     ) -> None:
-        super().__init__(runner, config.http_host, config.http_port)
+        super().__init__(runner, host, config.http_port)
         self._config = config
         self._places = Places(config.http_max_connections, metrics)
         self._door = Door(
@@ -96,7 +97,7 @@ class FrontSite(web.TCPSite):
     async def start(self) -> None:
         """Listen. Raises `ConfigError` if the port cannot be listened on."""
         await web.BaseSite.start(self)
-        host, number = self._config.http_host, self._config.http_port
+        host, number = self._host or "", self._config.http_port
         try:
             port = await Port.bind(host, number, self._make_doorman, self._door.make_room)
         except OSError as error:
