@@ -39,14 +39,12 @@ class Front:
         stop = asyncio.ensure_future(self.stopping.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
         finally:
             stop.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
-        return default
+        return default if task.cancelled() else task.result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """HTTP front: the server of the operations, and what each request goes through on its way to its handler.
 
 1. The account is read from the header, and refused if it came without TLS from another machine.
-2. Places are limited: requests, tails, and memory for bodies. Beyond a limit the answer is 429.
-3. The body is read, within limits of size and time.
+2. The body is read, within limits of size, time and memory. Until then a newer connection may displace this one.
+3. Places for requests and tails are limited. Beyond a limit the answer is 429.
 4. The handler asks the cluster, and errors become problems.
 """
 
@@ -20,6 +20,7 @@ from typing import Final, Self, TypeAlias
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from dledger_base.http import ComplaintFilter
 from dledger_base.telling import Telling
 from dledger_base.tls import TlsContext
 from dledger_client import ClientError, Credentials
@@ -58,9 +59,8 @@ _NO_OPERATION: Final = "none"
 """Name of the operation of requests for which there is none, in metrics."""
 
 _logger = logging.getLogger(__name__)
-_quiet_logger = logging.getLogger(f"{__name__}.connections")
-_quiet_logger.setLevel(logging.CRITICAL)
-"""Logger of aiohttp's connections. All that it tells of is a client that is gone or speaks no HTTP."""
+_connections_logger = logging.getLogger(f"{__name__}.connections")
+"""Logger of aiohttp's connections."""
 
 
 class HttpFront:
@@ -88,6 +88,7 @@ class HttpFront:
         self._limits = Limits(config, self._metrics)
         self._front = Front(config, backend, self._metrics, self._limits, unique_keys, asyncio.Event())
         self._telling = Telling()
+        self._complaints = ComplaintFilter()
         self._runner: web.AppRunner | None = None
         self._site: FrontSite | None = None
 
@@ -110,10 +111,11 @@ class HttpFront:
             auto_decompress=False,  # a few bytes could become gigabytes
             keepalive_timeout=self._config.http_idle_timeout_s,
             shutdown_timeout=self._config.http_drain_timeout_s,
-            logger=_quiet_logger,
+            logger=_connections_logger,
         )
         await runner.setup()
         self._runner = runner
+        _connections_logger.addFilter(self._complaints)
         site = FrontSite(runner, self._host, self._config, self._metrics, self._tls, takes_plain=self._takes_plain)
         try:
             await site.start()
@@ -127,6 +129,7 @@ class HttpFront:
         self._front.stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
+        _connections_logger.removeFilter(self._complaints)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -139,8 +142,8 @@ class HttpFront:
     async def _answer(self, request: web.Request, handler: _Next) -> web.StreamResponse:
         """Write the answer of a request, whatever happens to it, and measure it."""
         began, status = time.monotonic(), 0
-        connection = None if request.transport is None else request.transport.get_protocol()
-        if isinstance(connection, FrontConnection):
+        connection = _connection_of(request)
+        if connection is not None:
             connection.begin_request()
         try:
             try:
@@ -160,7 +163,7 @@ class HttpFront:
             self._metrics.requests.labels(name, str(status)).inc()
             if name != operations.TAIL.name:
                 self._metrics.seconds.labels(name).observe(time.monotonic() - began)
-            if isinstance(connection, FrontConnection):
+            if connection is not None:
                 connection.end_request()
         return response
 
@@ -171,10 +174,14 @@ class HttpFront:
         if account is not None:
             request[_ACCOUNT] = account
         self._limits.guesses.require_patience(account, request.remote or "")
-        with self._limits.place(operation), self._limits.memory(operation, request):
-            body = b"" if operation.body is None else await read_body(request, self._config)
-            call = Call(self._front, operation, request, account, body, trace_parent_of(request))
-            return await _HANDLERS[operation.name](call)
+        with self._limits.bodies.share() as memory:
+            body = b"" if operation.body is None else await read_body(request, self._config, memory.add)
+            connection = _connection_of(request)
+            if connection is not None:
+                connection.protect()
+            with self._limits.place(operation):
+                call = Call(self._front, operation, request, account, body, trace_parent_of(request))
+                return await _HANDLERS[operation.name](call)
 
     def _problem_of(self, request: web.Request, error: Exception) -> ProblemError:
         """Return the problem of a request that has failed, and log what an operator should know of it."""
@@ -204,6 +211,12 @@ class HttpFront:
                 exc_info=error if problem.kind is Kind.INTERNAL else None,
             )
         return problem
+
+
+def _connection_of(request: web.Request) -> FrontConnection | None:
+    """Return the connection of a request, None if it is lost."""
+    connection = None if request.transport is None else request.transport.get_protocol()
+    return connection if isinstance(connection, FrontConnection) else None
 
 
 def _name_of(request: web.Request) -> str:

@@ -26,6 +26,7 @@ import msgspec
 
 from dledger_client import MessageQueue, ReceivedMessage
 from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.integers import MAX_INT64
 from dledger_remoting.pop import CheckPoint, parse_check_point, pop_retry_topic
 from dledger_remoting.properties import POP_CHECK_POINT
 
@@ -55,7 +56,7 @@ class _ReceiptFields(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 class _CursorFields(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
-    offsets: dict[str, list[Annotated[int, msgspec.Meta(ge=0)]]]
+    offsets: dict[str, list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]]]
 
 
 class Receipt(NamedTuple):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from aiohttp import web
 from prometheus_client import Gauge
 
 from dledger_proxy.openapi import Operation
@@ -17,7 +16,6 @@ from .accounts import Guesses
 from .config import HttpKeys
 from .metrics import HttpMetrics
 from .problems import Kind, ProblemError
-from .reading import expected_bytes
 
 
 class Stock:
@@ -35,21 +33,40 @@ class Stock:
         self._used = 0
 
     @contextmanager
-    def taken(self, amount: int = 1) -> Iterator[None]:
-        """Take an amount for the block. Raises `ProblemError` if there is too little."""
-        if self._used + amount > self._most and (self._used or not self._most):
+    def share(self, amount: int = 0) -> Iterator[Share]:
+        """Return a block with a request's share, which begins with an amount. Raises `ProblemError` as `Share.add`."""
+        share = Share(self)
+        try:
+            share.add(amount)
+            yield share
+        finally:
+            self._set(self._used - share.amount)
+
+    def take(self, amount: int, beside: int) -> None:
+        """Take an amount for a share that has `beside` already. Raises `ProblemError` if there is too little."""
+        is_alone = self._used == beside and self._most > 0
+        if self._used + amount > self._most and not is_alone:
             self._metrics.refusals.labels(self._key).inc()
             text = f"{self._key} = {self._most} {self._what}: try again in a second, or at another proxy"
             raise ProblemError(Kind.BUSY, text)
         self._set(self._used + amount)
-        try:
-            yield
-        finally:
-            self._set(self._used - amount)
 
     def _set(self, used: int) -> None:
         self._used = used
         self._gauge.set(used)
+
+
+class Share:
+    """The share that a request has of a stock."""
+
+    def __init__(self, stock: Stock) -> None:
+        self._stock = stock
+        self.amount = 0
+
+    def add(self, amount: int) -> None:
+        """Take more. Raises `ProblemError` if the stock has too little."""
+        self._stock.take(amount, self.amount)
+        self.amount += amount
 
 
 class Limits:
@@ -57,19 +74,17 @@ class Limits:
 
     def __init__(self, config: HttpKeys, metrics: HttpMetrics) -> None:
         self.guesses: Final = Guesses(time.monotonic)
-        self._config = config
         self._requests = Stock(
             "http_max_requests", config.http_max_requests, "requests are under way", metrics.under_way, metrics
         )
         self._tails = Stock("http_max_tails", config.http_max_tails, "tails are open", metrics.tails, metrics)
-        self._bodies = Stock(
+        self.bodies: Final = Stock(
             "http_max_bodies_bytes",
             config.http_max_bodies_bytes,
             "bytes of memory for bodies are taken",
             metrics.body_bytes,
             metrics,
         )
-
         self.answers: Final = Stock(
             "http_max_answers_bytes",
             config.http_max_answers_bytes,
@@ -78,10 +93,6 @@ class Limits:
             metrics,
         )
 
-    def place(self, operation: Operation) -> AbstractContextManager[None]:
+    def place(self, operation: Operation) -> AbstractContextManager[Share]:
         """Return a block with the place of a request."""
-        return (self._tails if operation is operations.TAIL else self._requests).taken()
-
-    def memory(self, operation: Operation, request: web.Request) -> AbstractContextManager[None]:
-        """Return a block with the memory for the body of a request. Raises `ProblemError` for too large a body."""
-        return nullcontext() if operation.body is None else self._bodies.taken(expected_bytes(request, self._config))
+        return (self._tails if operation is operations.TAIL else self._requests).share(1)

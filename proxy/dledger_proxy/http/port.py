@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Places of a port's connections. A connection without a request under way is idle, and may be displaced."""
+    """Places of a port's connections. A connection without a whole request is idle, and may be displaced."""
 
     def __init__(self, max_connections: int, metrics: HttpMetrics) -> None:
         self._max_connections = max_connections
@@ -57,7 +57,7 @@ class Places:
         self._metrics.connections.set(len(self._open_connections))
 
     def set_busy(self, connection: FrontConnection, *, is_busy: bool) -> None:
-        """Note whether a connection has a request under way."""
+        """Note whether a connection has a whole request under way."""
         if is_busy:
             self._idle.discard(connection)
         elif connection in self._open_connections:
@@ -184,10 +184,13 @@ class FrontConnection(asyncio.Protocol):
     def begin_request(self) -> None:
         """Stop the timer of the head: a request is under way."""
         self._is_busy = True
-        self._places.set_busy(self, is_busy=True)
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def protect(self) -> None:
+        """Protect the connection from displacement, because its request has come as a whole."""
+        self._places.set_busy(self, is_busy=True)
 
     def end_request(self) -> None:
         """Wait for the next request."""

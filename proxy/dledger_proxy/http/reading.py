@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,16 +29,11 @@ _PIECE_BYTES: Final = 64 << 10
 ParametersT = TypeVar("ParametersT", bound=msgspec.Struct)
 
 
-def expected_bytes(request: web.Request, limits: HttpKeys) -> int:
-    """Return the memory to reserve for a request's body: its length, else the maximum. Raises `ProblemError`."""
-    length = limits.http_max_body_bytes if request.content_length is None else request.content_length
-    if length > limits.http_max_body_bytes:
-        raise _too_large(limits)
-    return length
+async def read_body(request: web.Request, limits: HttpKeys, take: Callable[[int], None]) -> bytes:
+    """Return the body of a request. Raises `ProblemError` if it is too large, too slow or not JSON by its type.
 
-
-async def read_body(request: web.Request, limits: HttpKeys) -> bytes:
-    """Return the body of a request. Raises `ProblemError` if it is too large, too slow or not JSON by its type."""
+    `take` takes memory for each piece when it has come, so that a promised length takes none. It raises `ProblemError`.
+    """
     if request.content_type != JSON:
         given = request.headers.get("Content-Type", "none")
         raise ProblemError(
@@ -45,10 +41,13 @@ async def read_body(request: web.Request, limits: HttpKeys) -> bytes:
         )
     if "Content-Encoding" in request.headers:
         raise ProblemError(Kind.MEDIA, "the body has a Content-Encoding: send it as it is, without compression")
+    if (request.content_length or 0) > limits.http_max_body_bytes:
+        raise _too_large(limits)
     pieces = bytearray()
     try:
         async with asyncio.timeout(limits.http_body_timeout_s):
             while piece := await request.content.read(_PIECE_BYTES):
+                take(len(piece))
                 pieces += piece
                 if len(pieces) > limits.http_max_body_bytes:
                     raise _too_large(limits)

@@ -61,7 +61,7 @@ async def receive(call: Call) -> web.StreamResponse:
         taken = [shown_taken(request.group, topic, message, request.body_as) for message in messages]
         response = answered(ReceiveAnswer(taken))
         # Written here, and not after the return: only within the block can an error give the messages back.
-        with call.front.limits.answers.taken(response.content_length or 0):
+        with call.front.limits.answers.share(response.content_length or 0):
             await response.prepare(call.request)
             await response.write_eof()
         call.front.metrics.messages.labels("out").inc(len(messages))

@@ -123,7 +123,9 @@ async def test_a_tail_goes_on_at_another_proxy_without_a_gap(cluster: LocalClust
         await send(one, "tailed", "5")
         rest, _ = await texts(other, "", {"0", "1", "2", "3", "4", "5"} - seen, middle)
         assert "before" not in rest
-        await texts(other, "?start=first", {"before", "0", "1", "2", "3", "4", "5"})
+        for query in ("?start=first", "?since=0001-01-01T00:00:00Z"):
+            await texts(other, query, {"before", "0", "1", "2", "3", "4", "5"})
+        await texts(other, "?since=9999-12-31T23:59:59Z", set())
         assert {row.committed for row in await admin.offsets("http_tail", "tailed")} == {None}
 
 

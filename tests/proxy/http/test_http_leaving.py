@@ -84,6 +84,22 @@ async def test_a_stop_ends_waits_and_tails_and_lets_sends_finish():
         await stop
 
 
+async def test_work_that_ends_in_the_moment_of_the_stop_is_not_dropped():
+    async with serving() as started:
+
+        async def take() -> str:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "messages"
+            return "nothing"
+
+        taking = asyncio.create_task(started.front._front.unless_stopped(take(), "default"))
+        await asyncio.sleep(0)
+        await started.front.stop()
+        assert await taking == "messages"
+
+
 async def test_a_stop_waits_no_longer_than_its_time_limit():
     async with serving(HttpKeys(http_drain_timeout_s=0.05)) as started:
         started.backend.gate = asyncio.Event()

@@ -68,7 +68,7 @@ async def test_a_body_that_is_too_large_is_refused_by_its_length_or_when_it_come
 async def test_bodies_beyond_the_memory_for_all_are_busy():
     config = HttpKeys(http_max_body_bytes=2_000, http_max_bodies_bytes=3_000)
     async with serving(config) as started, raw_connection(started.front) as (_, slow):
-        slow.write(HEAD + b"Content-Length: 1500\r\n\r\n{")
+        slow.write(HEAD + b"Content-Length: 1600\r\n\r\n" + b" " * 1_500)
         await until(lambda: started.metric("dledger_proxy_http_body_bytes") == 1_500)
         answer = await started.caller.post(SEND, {"text": "x" * 1_600})
         assert (answer.status, refused(started, "http_max_bodies_bytes")) == (429, 1)
@@ -129,6 +129,16 @@ async def test_a_client_that_does_not_read_its_answer_ends_its_connection():
         assert len(started.backend.put_back) == 4, "nobody has got them"
         await until(lambda: started.metric("dledger_proxy_http_connections") == 0)
         assert started.metric("dledger_proxy_http_requests_total", operation="receive", status="200") == 0
+
+
+async def test_a_connection_whose_body_is_slow_gives_way_to_a_newer_one():
+    async with serving(HttpKeys(http_max_connections=1)) as started, asyncio.timeout(10):
+        async with raw_connection(started.front) as (reader, slow):
+            slow.write(HEAD + b"Content-Length: 1600\r\n\r\n" + b" " * 1_500)
+            await until(lambda: started.metric("dledger_proxy_http_body_bytes") == 1_500)
+            assert (await started.caller.get("/v1/topics")).status == 200
+            assert await reader.read() == b""
+        await until(lambda: started.metric("dledger_proxy_http_body_bytes") == 0)
 
 
 async def test_answers_beyond_the_memory_for_all_give_their_messages_back():
