@@ -239,7 +239,7 @@ async def _go_to_start(consumer: PullConsumer, start: Start) -> None:
     elif start == "last":
         await consumer.seek_to_end()
     elif isinstance(start, datetime):
-        await consumer.seek_to_time(max(0, int(start.timestamp() * 1000)))
+        await consumer.seek_to_time(int(start.timestamp() * 1000))
     elif isinstance(start, Cursor):
         new = []
         for queue in consumer.positions:
