@@ -43,7 +43,7 @@ async def ask_all(started: Started, asks: list[tuple[str, Any, dict[str, str]]])
     assert started.backend.waiting == 0
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(POSTS), BODIES, st.just({})), min_size=5, max_size=15))
 def test_bodies_of_any_json(asks):
     async def run():
@@ -53,7 +53,7 @@ def test_bodies_of_any_json(asks):
     asyncio.run(run())
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.lists(
         st.tuples(
@@ -81,7 +81,7 @@ def test_topics_and_queries_of_any_text(asks):
     asyncio.run(run())
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.binary(max_size=60) | st.text(max_size=40).map(lambda text: json.dumps({"text": text}).encode()[:-2]))
 def test_bodies_of_any_bytes(body):
     async def run():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_client import MessageQueue
@@ -28,6 +28,7 @@ RECEIPTS = st.builds(Receipt, NAMES, NAMES, st.text(max_size=60), POINTS)
 RECEIPT = Receipt("G", "T", "id", CheckPoint(0, 1, 2, False, Retry.V2, "broker-a", 3, 4))
 
 
+@settings(max_examples=40)
 @given(RECEIPTS)
 def test_a_receipt_comes_back_as_it_was_with_the_message_that_it_stands_for(receipt):
     opened = open_receipt(receipt.text, receipt.group, receipt.topic)
@@ -65,6 +66,7 @@ def test_too_long_a_text_is_not_even_decoded():
         open_cursor("A" * 9_000, "T")
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(NAMES, st.lists(NUMBERS, min_size=1, max_size=20), max_size=4))
 def test_a_cursor_comes_back_as_it_was(offsets):
     positions = {

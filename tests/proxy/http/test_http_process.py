@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,17 +16,26 @@ from running_proxy import RunningProxy
 from dledger_base.issuing import Authority
 from dledger_client.testing import LocalCluster
 from dledger_client.testing.ports import find_free_block
+from dledger_proxy.config import ConfigError, build_config
 
 
-async def test_a_proxy_serves_http_shows_its_metrics_and_ends_tails_when_it_stops(
+async def test_a_proxy_serves_http_over_tls_shows_its_metrics_and_ends_tails_when_it_stops(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
+    authority = Authority("a test", timedelta(days=1))
+    authority.issue("front", ["127.0.0.1"]).write(tmp_path / "front.crt", tmp_path / "front.key")
     base = find_free_block(range(2))
-    config = f"http_port = {base}\nmetrics_port = {base + 1}\n"
+    config = (
+        f'http_port = {base}\nmetrics_port = {base + 1}\ntls = "enforcing"\n'
+        f'tls_cert_file = "{tmp_path / "front.crt"}"\ntls_key_file = "{tmp_path / "front.key"}"\n'
+    )
+    trusting = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority.certificate.decode()))
     with RunningProxy(tmp_path, cluster.namesrv, config) as running:
-        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-            caller = Caller(session, f"http://127.0.0.1:{base}")
-            await send(caller, "by-process", "a")
+        async with aiohttp.ClientSession(connector=trusting) as session, asyncio.timeout(60):
+            caller = Caller(session, f"https://127.0.0.1:{base}")
+            await send(caller, "by-process", "a", headers=basic("bob", "secret"))
+            with pytest.raises(aiohttp.ClientError):
+                await session.get(f"http://127.0.0.1:{base}/v1/topics")
             async with session.get(f"http://127.0.0.1:{base + 1}/metrics") as response:
                 metrics = await response.text()
             assert 'dledger_proxy_http_messages_total{direction="in"} 1.0' in metrics
@@ -40,29 +47,7 @@ async def test_a_proxy_serves_http_shows_its_metrics_and_ends_tails_when_it_stop
             assert await stopping == 0
 
 
-async def test_a_proxy_with_tls_takes_secrets_and_turns_clients_without_it_away(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    authority = Authority("a test", timedelta(days=1))
-    authority.issue("front", ["127.0.0.1"]).write(tmp_path / "front.crt", tmp_path / "front.key")
-    base = find_free_block(range(1))
-    config = (
-        f'http_port = {base}\ntls = "enforcing"\n'
-        f'tls_cert_file = "{tmp_path / "front.crt"}"\ntls_key_file = "{tmp_path / "front.key"}"\n'
-    )
-    trusting = ssl.create_default_context(cadata=authority.certificate.decode())
-    with RunningProxy(tmp_path, cluster.namesrv, config):
-        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-            caller = Caller(session, f"https://127.0.0.1:{base}")
-            await send(caller, "by-tls", "a", ssl=trusting, headers=basic("bob", "secret"))
-            with pytest.raises(aiohttp.ClientError):
-                await session.get(f"http://127.0.0.1:{base}/v1/topics")
-
-
-def test_two_ports_of_a_proxy_are_different(tmp_path: Path) -> None:
-    file = tmp_path / "proxy.toml"
-    file.write_text("http_port = 9001\nmetrics_port = 9001\n")
-    command = [sys.executable, "-P", "-m", "dledger_proxy", "--config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr.strip().endswith("http_port = 9001 and metrics_port = 9001: expected two different ports")
+def test_two_ports_of_a_proxy_are_different() -> None:
+    with pytest.raises(ConfigError, match="http_port = 9001 and metrics_port = 9001: expected two different ports"):
+        build_config({"http_port": 9001, "metrics_port": 9001})
+    assert build_config({"grpc_port": 0}).http_port == 0
