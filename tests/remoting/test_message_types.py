@@ -45,10 +45,14 @@ def test_a_topic_takes_messages_of_its_own_type_and_a_mixed_topic_all() -> None:
 def is_taken(topic: str, topic_type: MessageType, message_type: MessageType) -> bool:
     try:
         require_accepted(topic, topic_type, message_type)
-    except MessageIllegal as error:
-        assert f"the expected type is {topic_type}, but actual type is {message_type}" in error.remark
+    except MessageIllegal:
         return False
     return True
+
+
+def test_a_refusal_names_both_types() -> None:
+    with pytest.raises(MessageIllegal, match="expected type is DELAY, but actual type is FIFO"):
+        require_accepted("T1", MessageType.DELAY, MessageType.FIFO)
 
 
 def test_retry_and_dead_letter_topics_take_messages_of_all_types() -> None:
@@ -58,5 +62,5 @@ def test_retry_and_dead_letter_topics_take_messages_of_all_types() -> None:
 def test_a_topic_gets_no_unknown_type() -> None:
     for word in (None, *MessageType.__members__):
         check_message_type({"message.type": word})
-    with pytest.raises(InvalidParameter, match="'normal'|message.type=normal"):
+    with pytest.raises(InvalidParameter, match=r"message\.type=normal"):
         check_message_type({"message.type": "normal"})
