@@ -36,9 +36,12 @@ from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_json_header
 from dledger_remoting.frame import Frame
+from dledger_remoting.headers_pop import LEASE_FIELD
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speech import Speech, format_date, parse_authorization, sign_text
+from tests.broker.features.pop.pop_calls import pop_ext, with_revivals
+from tests.broker.features.pop.pop_calls import wait as let_pass
 from tests.broker.requests.test_refusals import ANSWERS, REQUESTS
 
 CLIENT = HostAddress("192.0.2.7", 5_000)
@@ -300,6 +303,26 @@ def test_a_heartbeat_that_a_proxy_passes_on_registers_the_client_itself(broker: 
     assert pushed() == [39]
     allow(broker, "proxy", "Cluster:*", "Speak", decision="Deny")
     assert pushed() == []
+
+
+def test_a_lease_belongs_to_the_account_that_popped_through_a_proxy() -> None:
+    """A client of another account with the same id renews nothing."""
+    broker = with_revivals(guarded_broker())
+    proxy, rights = with_proxy(broker), ("Topic:T1 Sub Pub", "Group:CG Sub")
+    first, second = account(broker, "first", *rights), account(broker, "second", *rights)
+    assert spoken(broker, proxy, speech_of(broker, first)).code == 0
+    leased = pop_ext(**{LEASE_FIELD: "c", "invisibleTime": "60000"})
+    assert spoken(broker, proxy, speech_of(broker, first), 200050, leased).code == 0
+    body = b'{"clientID":"c","consumerDataSet":[{"groupName":"CG","subscriptionDataSet":[{"topic":"T1"}]}]}'
+
+    def live(who: Credentials) -> int:
+        for _ in range(8):
+            assert spoken(broker, proxy, speech_of(broker, who), 34, {}, body).code == 0
+            let_pass(broker, 10.0)
+        return spoken(broker, proxy, speech_of(broker, second), 200050, pop_ext()).code
+
+    assert live(first) == 210
+    assert live(second) == 0
 
 
 def test_the_audit_log_and_refusals_name_the_proxy_and_its_client(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
