@@ -135,6 +135,14 @@ def test_a_heartbeat_behind_the_leaving_of_its_client_does_not_undo_it(client: P
     assert client.pop_bodies() == [b"a"], "nor does a new leader wait for heartbeats of a client that has left"
 
 
+def test_no_client_can_say_what_only_nodes_say_of_leases(client: Popper) -> None:
+    client.store(b"a")
+    assert client.pop(**LEASE)
+    assert client.call(20020, {"owner": "c", "hasLeft": "true"}).code == 0
+    client.wait(5)
+    assert client.pop() == []
+
+
 def test_a_later_pop_with_a_shorter_lease_ends_no_earlier_lease(client: Popper) -> None:
     client.store(b"a", b"b")
     assert client.pop_bodies(**LEASE, maxMsgNums="1") == [b"a"]
