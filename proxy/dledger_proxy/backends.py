@@ -28,6 +28,8 @@ MAX_SETTINGS: Final = 20_000
 """Maximum number of topics, and of groups, whose settings are kept."""
 CALL_SECONDS: Final = 10.0
 """Default time limit of a call in seconds. A group replaces its leader in less."""
+ANSWER_SECONDS: Final = 0.1
+"""Time in seconds in which an answer reaches its client."""
 ATTEMPT_SECONDS: Final = 3.0
 PRODUCER_GROUP: Final = "DLEDGER_PROXY"
 """Producer group in whose name messages are sent. All proxies share it, so that each recognises repeated sends."""
@@ -99,9 +101,12 @@ class Backends:
         await self.core.close()
 
     def deadline(self, limit: float | None = None) -> float:
-        """Return the deadline of a call, by the event loop's clock: `limit`, but no later than `CALL_SECONDS`."""
+        """Return the deadline of a call, by the event loop's clock: at most `CALL_SECONDS` from now.
+
+        `limit` is the deadline of the request that it is for, of which `ANSWER_SECONDS` are left for the answer.
+        """
         latest = self.core.loop.time() + CALL_SECONDS
-        return latest if limit is None else min(limit, latest)
+        return latest if limit is None else min(limit - ANSWER_SECONDS, latest)
 
     async def route(self, topic: str, deadline: float) -> TopicRoute:
         """Return the route of a topic, which is kept up to date while calls need it. Raises `NoRouteError`."""

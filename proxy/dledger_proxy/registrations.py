@@ -20,6 +20,7 @@ from dledger_base.supervision import supervise
 from dledger_client.connection import Connection
 from dledger_client.core import ATTEMPT_SECONDS, ClientCore, new_client_id
 from dledger_client.errors import ClientError
+from dledger_client.routes import TopicRoute
 from dledger_remoting.codes import LanguageCode, RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.headers import UnregisterClientHeader, encode_ext
@@ -80,7 +81,12 @@ class _Lane:
     def start(self) -> None:
         """Begin to follow the routes of the topic that every broker group has."""
         self._core.start()
+        self._core.routes.listeners.append(self._on_route)
         self._core.routes.keep(HALF_TOPIC)
+
+    def _on_route(self, _route: TopicRoute) -> None:
+        """Heartbeat at once to nodes that are new, the first ones among them."""
+        self._core.spawn(self.beat(list(self.clients.values())), "heartbeats of clients to new nodes")
 
     async def close(self) -> None:
         """Close the connections, which ends the registrations."""

@@ -152,11 +152,14 @@ def test_messages_of_a_group_come_in_their_order_through_failures(client, quick_
     for body in (f"{name}{number}" for number in range(5) for name in "ab"):
         client.call("send", topic=topic, body=body, group=body[0])
     wanted = {f"{name}{number}" for number in range(5) for name in "ab"}
-    client.wait_for(lambda: set(client.bodies("C")) >= wanted, "not all came", timeout=SECONDS)
+    client.wait_for(
+        lambda: set(client.bodies("C")) >= wanted and client.bodies("C").count("a2") == 3,
+        "not all came",
+        timeout=SECONDS,
+    )
     for name in "ab":
         order = list(dict.fromkeys(body for body in client.bodies("C") if body[0] == name))
         assert order == [f"{name}{number}" for number in range(5)]
-    assert client.bodies("C").count("a2") == 3
 
 
 def test_a_message_that_fails_too_often_is_a_dead_letter(client, quick_group, typed_topic):
@@ -193,26 +196,32 @@ def test_a_push_consumer_gets_what_other_clients_send_and_operators_see_it(clien
         assert wait_until(lambda: admin.members(group) == [], SECONDS)
 
 
-def test_sends_and_deliveries_go_on_when_a_leader_and_a_proxy_are_killed(
-    grpc_client, proxies, quick_group, typed_topic
+def test_sends_and_deliveries_survive_a_leader_and_a_proxy(
+    grpc_client, grpc_program, proxies, quick_group, typed_topic
 ):
+    """Node's client cannot be given two addresses, so its proxy has to come back."""
     topic, group = typed_topic("NORMAL"), group_name()
-    client = grpc_client(";".join(proxy.address for proxy in proxies))
+    knows_both = "NODE_PATH" not in grpc_program[1]
+    client = grpc_client(";".join(proxy.address for proxy in proxies[: 2 if knows_both else 1]))
     client.call("push", name="C", group=group, topic=topic)
-    stream = client.begin("stream", topic=topic, prefix="m", count=150, pause_ms=20)
+    client.begin("stream", topic=topic, prefix="m", count=100_000, pause_ms=20)
     client.wait_for(lambda: len(client.sent) >= 20, "no sends")
     killed = quick_group.kill_leader()
     try:
         at_kill = len(client.sent)
         client.wait_for(lambda: len(client.sent) >= at_kill + 20, "no sends after the leader's death", timeout=60)
-        proxies[0].kill()
-        at_kill = len(client.sent)
-        client.wait_for(lambda: len(client.sent) >= at_kill + 20, "no sends after the proxy's death", timeout=60)
     finally:
         quick_group.restart(killed)
+    proxies[0].kill()
+    try:
+        at_kill = len(client.sent)
+        if knows_both:
+            client.wait_for(lambda: len(client.sent) >= at_kill + 20, "no sends after the proxy's death", timeout=60)
+    finally:
         proxies[0].start()
-    client.wait_for(lambda: len(client.sent) == 150, "the stream did not end", timeout=60)
+    at_start = len(client.sent)
+    client.wait_for(lambda: len(client.sent) >= at_start + 20, "no sends after the proxy's return", timeout=60)
+    client.call("stop_streams")
     client.wait_for(lambda: set(client.bodies("C")) >= client.acknowledged(), "not all came", timeout=90)
     stored = [message.body.decode() for message in stored_messages(quick_group, topic)]
-    assert sorted(set(stored)) == sorted(client.acknowledged())
-    assert stream is not None
+    assert set(stored) == client.acknowledged()

@@ -5,6 +5,7 @@ import msgspec
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.access.table import TurnAccessOff, TurnAccessOn, TurnPeerTlsOn, TurnTlsOff, TurnTlsOn
+from dledger_broker.features.accounts.speakers import PutSpeaker
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
@@ -14,7 +15,19 @@ from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, P
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
-from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_broker.features.pop.commands import (
+    NO_ROW,
+    Ack,
+    AckRow,
+    LeasedPop,
+    Pop,
+    PopRow,
+    RenewedLease,
+    RenewLeases,
+    ResetPop,
+    Revive,
+    ReviveRow,
+)
 from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
@@ -34,6 +47,7 @@ MOST_INT32 = (1 << 31) - 1
 MOST_INT64 = (1 << 63) - 1
 
 ANNA = Owner("account", "anna")
+SPEAK = Rule("Cluster:*", ("Speak",), ("10.0.0.0/28",))
 EXAMPLES: list[tuple[str, Command]] = [
     ("a topic with defaults", PutTopic(TopicConfig("orders"), 1_700_000_000_000)),
     (
@@ -111,6 +125,12 @@ EXAMPLES: list[tuple[str, Command]] = [
     ),
     ("messages that come again", Revive((ReviveRow("CG", "%RETRY%CG+T1", 5, 0, 1_700_000_000_000, 0b11),))),
     ("a group that goes on elsewhere", ResetPop("CG", "T1", 5, 0, 1 << 40)),
+    (
+        "a pop under a lease",
+        LeasedPop(Pop("CG", 1_700_000_000_000, 60_000, (PopRow("T1", 1 << 40, 3, NO_ROW, 7, (4, 5, 6)),)), "client"),
+    ),
+    ("leases", RenewLeases((RenewedLease("client", 1_700_000_060_000, 60_000), RenewedLease("gone", 1, 0)))),
+    ("an account that speaks for others", PutSpeaker(PutAccount("proxy", "key:c2VjcmV0", custom=(SPEAK,)))),
     ("a group that pops", PutRequestMode("T1", "CG", True, -1)),
     ("a group that is reset", ResetOffsets("CG", (ResetRow("T1", 5, 0, 1 << 40), ResetRow("T1", 5, 1, 0)))),
     ("a reset that a consumer has seen", SeeReset("CG", "T1", 0, 1 << 40, Committer(1 << 63, (2, 3), 4))),

@@ -25,6 +25,19 @@ def test_a_signature_is_the_hexadecimal_hmac_sha1_of_the_date() -> None:
     assert sign_text("secret", NOON) == SIGNATURE
 
 
+def test_nothing_is_signed_without_a_text_or_a_secret() -> None:
+    address = HostAddress("192.0.2.7", 1)
+    assert Speech(address, "app", NOON, SIGNATURE.upper()).is_signed_with("secret")
+    assert not Speech(address, "app", "", sign_text("secret", "")).is_signed_with("secret")
+    assert not Speech(address, "app", NOON, sign_text("", NOON)).is_signed_with("")
+
+
+def test_a_header_names_the_account_before_region_and_service() -> None:
+    for credential in ("app", "app/cn-hangzhou/RocketMQ"):
+        header = f"MQv2-HMAC-SHA1 Credential={credential}, SignedHeaders=x-mq-date-time, Signature={SIGNATURE}"
+        assert parse_authorization(header) == ("app", SIGNATURE)
+
+
 @given(
     speech=st.builds(
         Speech,

@@ -216,7 +216,7 @@ class Pops:
             if "lease" in (answer.remark or ""):
                 self._no_leases_until[query.broker_group] = loop.time() + LEASE_RETRY_SECONDS
             return None
-        if lease is not None and answer.ext.get(LEASE_FIELD) != "true":
+        if answer.code == ResponseCode.SUCCESS and lease is not None and answer.ext.get(LEASE_FIELD) != "true":
             self._no_leases_until[query.broker_group] = loop.time() + LEASE_RETRY_SECONDS
         return self._wanted(self._decode(answer, query), query)
 

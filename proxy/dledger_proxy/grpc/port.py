@@ -30,6 +30,8 @@ from .transport import BoundedProtocol, Limits
 
 ALPN: Final = ("h2",)
 """Protocols that a port with TLS names in its handshake. Clients of Java and Go insist on HTTP/2 there."""
+COMMAND_SECONDS: Final = 1.0
+"""Time limit in seconds for clients to take the last command before they are told to send no more requests."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,11 @@ class GrpcPort:
         self._door.close()
         for channel in self._clients.channels:
             channel.send(pb.TelemetryCommand(reconnect_endpoints_command=pb.ReconnectEndpointsCommand(nonce="drain")))
+        try:
+            async with asyncio.timeout(min(COMMAND_SECONDS, limit_seconds)):
+                await asyncio.gather(*(channel.commands.join() for channel in self._clients.channels))
+        except TimeoutError:
+            logger.info("event=drain_unheard clients=%d", len(self._clients))
         for connection in list(self._opened):
             connection.drain()
         try:

@@ -48,9 +48,20 @@ def consumer_settings(settings: pb.Settings, group: SubscriptionGroupConfig) -> 
     merged.subscription.fifo = group.consume_message_orderly
     merged.subscription.receive_batch_size = MAX_POP_MESSAGES
     merged.subscription.long_polling_timeout.CopyFrom(duration(POLL_MS))
-    merged.backoff_policy.CopyFrom(_retry_policy(group))
+    policy = _retry_policy(group)
+    if settings.user_agent.language == pb.NODE_JS and policy.HasField("customized_backoff"):
+        policy.exponential_backoff.CopyFrom(_about(policy.customized_backoff))
+    merged.backoff_policy.CopyFrom(policy)
     merged.metric.CopyFrom(pb.Metric(on=False))
     return merged
+
+
+def _about(delays: pb.CustomizedBackoff) -> pb.ExponentialBackoff:
+    """Return a policy that is about the same as a list of delays.
+
+    Node's client knows no lists. It would take a message of an ordered group for a dead letter after one failure.
+    """
+    return pb.ExponentialBackoff(initial=delays.next[0], max=delays.next[-1], multiplier=2)
 
 
 def _retry_policy(group: SubscriptionGroupConfig) -> pb.RetryPolicy:

@@ -110,3 +110,4 @@ async def _write(stream: Stream[Any, Any], channel: Channel) -> None:
     """Write commands to a client as they come."""
     while True:
         await stream.send_message(await channel.commands.get())
+        channel.commands.task_done()

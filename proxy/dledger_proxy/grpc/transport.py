@@ -21,6 +21,7 @@ from typing import Final, cast
 
 from grpclib.config import Configuration
 from grpclib.const import Status
+from grpclib.encoding.base import GRPC_CONTENT_TYPE
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol, Stream
 from grpclib.utils import Wrapper
@@ -85,6 +86,12 @@ class _BoundedStream(Stream):
 
     limits: Limits
     held_bytes = 0
+
+    async def send_headers(self, headers: list[tuple[str, str]], end_stream: bool = False) -> None:
+        """Send headers. An answer that is refused before its handler gets the type that clients insist on."""
+        if headers and headers[0] == (":status", "200") and "content-type" not in dict(headers):
+            headers = [headers[0], ("content-type", GRPC_CONTENT_TYPE), *headers[1:]]
+        await super().send_headers(headers, end_stream)
 
     async def recv_data(self, size: int) -> bytes:
         """Return the next bytes of the request. Raises `GRPCError` for a message that is too large or too slow."""

@@ -8,6 +8,7 @@ from dledger.format import encode_command, iter_commands
 from dledger_base.invariants import InvariantError
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.access.table import TurnAccessOff, TurnAccessOn, TurnPeerTlsOn, TurnTlsOff, TurnTlsOn
+from dledger_broker.features.accounts.speakers import PutSpeaker
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
@@ -17,7 +18,18 @@ from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, P
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
-from dledger_broker.features.pop.commands import Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
+from dledger_broker.features.pop.commands import (
+    Ack,
+    AckRow,
+    LeasedPop,
+    Pop,
+    PopRow,
+    RenewedLease,
+    RenewLeases,
+    ResetPop,
+    Revive,
+    ReviveRow,
+)
 from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
@@ -52,6 +64,9 @@ EXAMPLES = [
     Pop("g", 1_700_000_000_000, 60_000, (PopRow("orders", 48, 0, 3, 5, (3, 4)),), is_ordered=True, attempt_id="a"),
     Ack((AckRow("g", "orders", 48, 0, 1_700_000_000_000, 0b10, 1_700_000_030_000, 30_000),)),
     Revive((ReviveRow("g", "orders", 48, 0, 1_700_000_000_000, 0b1),)),
+    LeasedPop(Pop("g", 1_700_000_000_000, 60_000, (PopRow("orders", 48, 0, 3, 5, (3, 4)),)), "client"),
+    RenewLeases((RenewedLease("client", 1_700_000_060_000, 60_000), RenewedLease("gone", 1_700_000_000_000, 0))),
+    PutSpeaker(PutAccount("proxy", "key:c2VjcmV0", custom=(Rule("Cluster:*", ("Speak",)),))),
     *(ResetPop("g", "orders", 48, 0, 7), PutRequestMode("T1", "CG", True, 3)),
     ResetOffsets("g", (ResetRow("orders", 48, 0, 7), ResetRow("orders", 48, 1, 0))),
     SeeReset("g", "orders", 0, 9, Committer(1, (2, 3), 4)),

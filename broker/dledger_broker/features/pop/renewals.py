@@ -108,9 +108,10 @@ class LeaseRenewals(Part):
     # ---------------------------------------------------------------- the leader
 
     def heard(self, request: Request) -> None:
-        """Handle 20020: another node has heard of the owner of a lease."""
+        """Handle 20020: another node has heard of the owner of a lease. From a client the request has no effect."""
         header = decode_ext(LeaseHeardHeader, request.ext)
-        self._change(header.owner, has_left=header.has_left)
+        if request.principal is not None and request.principal.is_node:
+            self._change(header.owner, has_left=header.has_left)
         request.respond()
 
     def _change(self, owner: str, *, has_left: bool) -> None:

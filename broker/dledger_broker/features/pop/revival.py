@@ -230,12 +230,14 @@ class Revivals:
             task.cancel()
 
     def run(self, handle: JobHandle) -> None:
-        """Begin to search for due deliveries, starting from all deliveries."""
+        """Begin to search for due deliveries, starting from all deliveries. A lease may have ended early."""
         self._is_busy = False
         self._run = handle
         self._untaken.clear()
         self._heap = [
-            (delivery.due_ms, queue.key, delivery.pop_time_ms) for queue in self._changes.table for delivery in queue
+            (delivery.pop_time_ms if delivery.client else delivery.due_ms, queue.key, delivery.pop_time_ms)
+            for queue in self._changes.table
+            for delivery in queue
         ]
         heapq.heapify(self._heap)
         self._tick(handle)

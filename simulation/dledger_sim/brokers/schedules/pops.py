@@ -263,13 +263,11 @@ def lease_whose_leader_dies_before_the_next_heartbeat() -> None:
 def lease_of_a_living_client_while_all_clocks_jump() -> None:
     """Check that clocks do not end the lease of a living client.
 
-    1. A client pops a message under a lease of 100 s, and sends a heartbeat.
+    1. A client pops a message under a lease of 100 s.
     2. All clocks jump an hour ahead, which is believed after a minute. The next heartbeat comes later.
     """
     popping = Popping(1)
     client = LeasingClient(popping, popping.brokers.leader, 100_000)
-    client.beat(popping.brokers.leader)
-    popping.brokers.run(1.0)
     popping.group.clocks_jumped = True
     for node in popping.group.nodes.values():
         node.wall_offset_ms = HOUR_MS

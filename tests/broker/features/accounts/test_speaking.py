@@ -12,6 +12,7 @@ from guarded_broker import (
     KEYS,
     PRODUCING,
     ROOT_CREDENTIALS,
+    UPDATE_USER,
     account,
     allow,
     as_root,
@@ -25,16 +26,22 @@ from served_broker import FakeClient, ServedBroker, make_served_broker, pull_ext
 from test_no_way_around import FOR_EVERY_ACCOUNT, ask, demands_of, effects, guarded
 
 from dledger_broker.features.accounts.judge import BURST
+from dledger_broker.features.accounts.table import ACCOUNTS
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, _principal_to_send
+from dledger_broker.kernel.commands import Command
+from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.requests import Principal
-from dledger_broker.kernel.rights import ADMIN
+from dledger_broker.kernel.rights import ADMIN, ResourceKind
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command, encode_json_header
 from dledger_remoting.frame import Frame
+from dledger_remoting.headers_pop import LEASE_FIELD
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speech import Speech, format_date, parse_authorization, sign_text
+from tests.broker.features.pop.pop_calls import pop_ext, with_revivals
+from tests.broker.features.pop.pop_calls import wait as let_pass
 from tests.broker.requests.test_refusals import ANSWERS, REQUESTS
 
 CLIENT = HostAddress("192.0.2.7", 5_000)
@@ -116,6 +123,9 @@ def test_a_spoken_request_needs_the_rights_of_its_route_and_no_other(request_nam
     route = broker.service.requests.route(code)
     for demand in demands_of(broker, code, ext):
         assert spoken(broker, proxy, speech_of(broker, who), code, ext).code != 0
+        if demand.kind is ResourceKind.CLUSTER:
+            answer = spoken(broker, proxy, speech_of(broker, admin), code, ext)
+            assert "has no permission to access Cluster" in (answer.remark or "")
         for action in demand.actions[:1]:  # an administrator's right has no action
             allow(broker, "app", f"{demand.kind}:{demand.name or '*'}", action)
     if route.rights is ADMIN:
@@ -198,6 +208,12 @@ def test_the_address_that_a_proxy_names_decides_about_rules_and_white_lists(brok
     assert spoken(broker, proxy, Speech(CLIENT)).code == REFUSED
     as_root(broker, 53, {"globalWhiteAddrs": "10.0.0.9"})
     assert spoken(broker, proxy, Speech(CLIENT)).code == REFUSED, "the proxy's own address lends its clients nothing"
+    unsigned = ask(broker.client(), 310, {**send_ext("T1"), **Speech(CLIENT).ext}, b"", 0)
+    assert (unsigned.code, "not signed" in (unsigned.remark or "")) == (REFUSED, True)
+    as_root(broker, 50, {"accessKey": "proxy", "whiteRemoteAddress": "10.0.0.9"})
+    allow(broker, "proxy", "Topic:T1", "Pub")
+    wrong = changed(speech_of(broker, who, address=elsewhere), signature="00")
+    assert spoken(broker, proxy, wrong).code == REFUSED, "the proxy's own rights are not its clients'"
 
 
 def test_only_a_rule_for_it_lets_an_account_speak_and_only_from_its_addresses(broker: ServedBroker) -> None:
@@ -243,6 +259,14 @@ def test_a_proxy_without_the_right_any_more_loses_its_clients_waiting_requests()
     assert call(broker.client(), who, 310, {**send_ext("T1"), "e": "1"}).code == 0
     broker.settle()
     assert second.answered(opaque).code == REFUSED
+    allow(broker, "proxy", "Cluster:*", "Speak")
+    waiting["queueOffset"] = "2"
+    third, opaque = wait("proxy/5")
+    secret = {"username": "proxy", "password": "another"}
+    as_root(broker, UPDATE_USER, {"username": "proxy"}, secret)
+    assert call(broker.client(), who, 310, {**send_ext("T1"), "e": "1"}).code == 0
+    broker.settle()
+    assert third.answered(opaque).code == REFUSED, "the proxy has signed it with a secret that has ended"
 
 
 def test_wrong_signatures_through_a_proxy_slow_down_one_client_and_not_the_proxy(broker: ServedBroker) -> None:
@@ -263,7 +287,9 @@ def test_a_heartbeat_that_a_proxy_passes_on_registers_the_client_itself(broker: 
     assert call(client, proxy, 34, {}, PRODUCING.replace(b'"c"', b'"own"')).code == 0
     local = broker.service.gossip.local
     assert local.index.rows["c"].address == str(CLIENT)
-    assert local.principal_of("c")[:5] == ("app", local.principal_of("c").version, False, False, "proxy")
+    principal, accounts = local.principal_of("c"), broker.table(ACCOUNTS)
+    versions = [found.version for name in ("app", "proxy") if (found := accounts.get(name)) is not None]
+    assert principal == Principal("app", versions[0], False, False, "proxy", versions[1], CLIENT.ip)
     assert call(client, proxy, 35, {"clientID": "own", "producerGroup": "PG"}).code == 0
 
     def pushed() -> list[int]:
@@ -277,6 +303,26 @@ def test_a_heartbeat_that_a_proxy_passes_on_registers_the_client_itself(broker: 
     assert pushed() == [39]
     allow(broker, "proxy", "Cluster:*", "Speak", decision="Deny")
     assert pushed() == []
+
+
+def test_a_lease_belongs_to_the_account_that_popped_through_a_proxy() -> None:
+    """A client of another account with the same id renews nothing."""
+    broker = with_revivals(guarded_broker())
+    proxy, rights = with_proxy(broker), ("Topic:T1 Sub Pub", "Group:CG Sub")
+    first, second = account(broker, "first", *rights), account(broker, "second", *rights)
+    assert spoken(broker, proxy, speech_of(broker, first)).code == 0
+    leased = pop_ext(**{LEASE_FIELD: "c", "invisibleTime": "60000"})
+    assert spoken(broker, proxy, speech_of(broker, first), 200050, leased).code == 0
+    body = b'{"clientID":"c","consumerDataSet":[{"groupName":"CG","subscriptionDataSet":[{"topic":"T1"}]}]}'
+
+    def live(who: Credentials) -> int:
+        for _ in range(8):
+            assert spoken(broker, proxy, speech_of(broker, who), 34, {}, body).code == 0
+            let_pass(broker, 10.0)
+        return spoken(broker, proxy, speech_of(broker, second), 200050, pop_ext()).code
+
+    assert live(first) == 210
+    assert live(second) == 0
 
 
 def test_the_audit_log_and_refusals_name_the_proxy_and_its_client(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
@@ -325,7 +371,7 @@ def decode_answer(replies: list[bytes]) -> int:
     return decode_command(only_frame(reply[1:])).code
 
 
-def test_nobody_may_speak_while_a_node_does_not_understand_it() -> None:
+def test_nobody_may_speak_while_a_node_does_not_understand_it(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = BrokerInMemory()
     broker = make_served_broker(CONFIG, memory)
     memory.create_topic("T1")
@@ -342,4 +388,14 @@ def test_nobody_may_speak_while_a_node_does_not_understand_it() -> None:
     assert (answer.code, "'speakers' is not active" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
     assert spoken(broker, who, speech_of(broker, who)).code == REFUSED
     since["speakers"] = position
+    staged: list[str] = []
+    overlay = memory.machine.overlay
+    stage = overlay.stage_command
+
+    def note(command: Command, done: Done, *, privileged: bool = False) -> None:
+        staged.append(type(command).__name__)
+        stage(command, done, privileged=privileged)
+
+    monkeypatch.setattr(overlay, "stage_command", note)
     assert give().code == 0
+    assert staged == ["PutSpeaker"], "an earlier version stops at this command, and cannot misread the account"

@@ -4,21 +4,23 @@ import msgspec
 import pytest
 from served_broker import FakeClient
 
-from dledger.errors import BusyError
+from dledger.errors import BusyError, NotLeaderError
 from dledger_broker.features.pop.commands import (
     LeasedPop,
     Pop,
+    PopQueueKey,
     PopRow,
     RenewedLease,
     RenewLeases,
 )
+from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.leases import LEASES, LeaseTable
 from dledger_broker.features.pop.revival import NEW_LEADER_LEASE_S
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.headers_pop import LEASE_FIELD
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
-from tests.broker.features.pop.pop_calls import FOUND, Popper
+from tests.broker.features.pop.pop_calls import FOUND, Popper, lead_anew
 from tests.broker.kernel.applied_commands import apply
 
 LENGTH_S = 60.0
@@ -28,8 +30,11 @@ LEASE = {LEASE_FIELD: "c", "invisibleTime": str(int(LENGTH_S * 1000))}
 
 def beat(client: FakeClient, client_id: str = "c") -> None:
     """Send a heartbeat of a consumer of CG."""
-    body = encode_heartbeat(HeartbeatData(client_id, [], [ConsumerData("CG")]))
-    assert client.call(34, {}, body).code == 0
+    assert client.call(34, {}, heartbeat(client_id)).code == 0
+
+
+def heartbeat(client_id: str = "c") -> bytes:
+    return encode_heartbeat(HeartbeatData(client_id, [], [ConsumerData("CG")]))
 
 
 def live(client: Popper, seconds: float, client_id: str = "c") -> None:
@@ -52,6 +57,10 @@ def test_messages_of_a_living_client_stay_hidden_and_come_again_once_it_is_dead(
     client.store(b"a")
     assert client.ask_pop(**LEASE).ext[LEASE_FIELD] == "true"
     live(client, 5 * LENGTH_S)
+    lease = leases(client).get("c")
+    assert lease is not None
+    begun_ms = next(iter(client.queue())).pop_time_ms
+    assert lease.until_ms - begun_ms > 5 * LENGTH_S * 1000, "the next leader knows of the heartbeats by the log alone"
     assert client.pop() == []
     client.wait(LENGTH_S - 12)
     assert client.pop() == [], "the last heartbeat came ten seconds before its wait"
@@ -98,11 +107,50 @@ def test_leaving_ends_the_leases_of_a_client_at_once_and_of_no_other(client: Pop
     assert client.pop_bodies(**LEASE, maxMsgNums="1") == [b"a"]
     assert client.pop_bodies(**LEASE | {LEASE_FIELD: "d"}) == [b"b"]
     beat(client)
-    assert client.call(35, {"clientID": "c", "consumerGroup": "CG"}).code == 0
-    beat(client)
+    assert client.call(35, {"clientID": "c", "producerGroup": "PG"}).code == 0
     client.wait(1)
-    assert client.pop_bodies() == [b"a"]
-    assert len(leases(client)) == 1
+    assert client.pop() == [], "it has left no consumer group"
+    assert client.call(35, {"clientID": "c", "consumerGroup": "CG"}).code == 0
+    written = client.broker.memory.log.end
+    beat(client)
+    assert client.broker.memory.log.end == written
+    client.wait(1)
+    [again] = client.pop(**LEASE)
+    assert (again.body, len(leases(client))) == (b"a", 2)
+    live(client, 2 * LENGTH_S)
+    assert client.pop_bodies() == [b"b"], "the id may come again"
+
+
+def test_a_heartbeat_behind_the_leaving_of_its_client_does_not_undo_it(client: Popper) -> None:
+    beat(client)
+    client.store(b"a")
+    assert client.pop(**LEASE)
+    client.wait(LENGTH_S / 2)
+    client.send(35, {"clientID": "c", "consumerGroup": "CG"})
+    client.send(34, {}, heartbeat())
+    client.broker.settle()
+    client.broker.advance(0.01)
+    lead_anew(client.broker)
+    client.wait(1)
+    assert client.pop_bodies() == [b"a"], "nor does a new leader wait for heartbeats of a client that has left"
+
+
+def test_no_client_can_say_what_only_nodes_say_of_leases(client: Popper) -> None:
+    client.store(b"a")
+    assert client.pop(**LEASE)
+    assert client.call(20020, {"owner": "c", "hasLeft": "true"}).code == 0
+    client.wait(5)
+    assert client.pop() == []
+
+
+def test_a_later_pop_with_a_shorter_lease_ends_no_earlier_lease(client: Popper) -> None:
+    client.store(b"a", b"b")
+    assert client.pop_bodies(**LEASE, maxMsgNums="1") == [b"a"]
+    assert client.pop_bodies(**LEASE | {"invisibleTime": "2000"}) == [b"b"]
+    client.wait(LENGTH_S - 5)
+    assert client.pop() == []
+    client.wait(7)
+    assert sorted(client.pop_bodies()) == [b"a", b"b"]
 
 
 def test_a_leased_message_is_acknowledged_and_hidden_anew_as_others_are(client: Popper) -> None:
@@ -133,14 +181,12 @@ def test_a_new_leader_waits_for_heartbeats_before_it_ends_leases(client: Popper)
     assert client.pop(**LEASE)
     live(client, LENGTH_S)
     client.wait(LENGTH_S - 12)
-    client.broker.lead_anew()
-    client.broker.group.on_leadership(client.broker.memory.machine.leadership)
+    lead_anew(client.broker)
     client.wait(NEW_LEADER_LEASE_S - 2)
     assert client.pop() == []
     live(client, 2 * LENGTH_S)
     assert client.pop() == []
-    client.broker.lead_anew()
-    client.broker.group.on_leadership(client.broker.memory.machine.leadership)
+    lead_anew(client.broker)
     client.wait(LENGTH_S + 1)
     assert client.pop_bodies() == [b"a"]
 
@@ -180,6 +226,35 @@ def test_most_heartbeats_write_nothing(client: Popper) -> None:
     assert once > before
     beat(client)
     assert client.broker.memory.log.end == once
+
+
+def test_heartbeats_of_a_client_through_several_nodes_at_once_renew_its_lease_once(
+    client: Popper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that loses the leadership before it has proposed a renewal proposes the next one all the same."""
+    beat(client)
+    client.store(b"a")
+    assert client.pop(**LEASE)
+    rows: list[RenewedLease] = []
+    overlay = client.broker.memory.machine.overlay
+    stage = overlay.stage_command
+
+    def note(command, done, *, privileged=False):
+        rows.extend(command.rows if isinstance(command, RenewLeases) else ())
+        stage(command, done, privileged=privileged)
+
+    monkeypatch.setattr(overlay, "stage_command", note)
+    client.wait(LENGTH_S / 2)
+    for unready in client.broker.memory.machine.on_unready:
+        client.send(34, {}, heartbeat())
+        unready(NotLeaderError(None, 1))
+    client.broker.settle()
+    rows.clear()
+    client.wait(LENGTH_S / 2)
+    for _ in range(3):
+        client.send(34, {}, heartbeat())
+    client.broker.settle()
+    assert [row.client for row in rows] == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -233,6 +308,25 @@ def test_deletions_end_leases(client: Popper) -> None:
             client.broker.memory.delete_topic("T1")
         client.broker.settle()
         assert len(leases(client)) == 0
+
+
+def test_a_pop_that_a_trim_has_voided_leases_nothing(client: Popper) -> None:
+    client.store(b"a")
+    assert client.pop()
+    queue = client.queue()
+    row = PopRow("T1", queue.created_position, 0, 7, 8, (7,))
+    digest = client.broker.memory.machine.digest()
+    apply(client.broker.memory.machine.state, LeasedPop(Pop("CG", 1 << 50, 1_000, (row,)), "c"))
+    assert (len(leases(client)), client.broker.memory.machine.digest()) == (0, digest)
+
+
+def test_replicas_that_lease_different_messages_have_different_digests() -> None:
+    def digest(client: str) -> int:
+        queue = PopQueue(PopQueueKey("CG", "T1", 0), 1, 0)
+        queue.add(Delivery(5, (0,), 0, 0, 1_000, client=client))
+        return queue.digest
+
+    assert len({digest(""), digest("c"), digest("d")}) == 3
 
 
 def test_rows_about_a_lease_do_not_change_what_earlier_versions_wrote() -> None:
