@@ -82,7 +82,7 @@ class Proxy:
             max_requests_bytes=config.max_requests_bytes,
         )
         self._front_registry = CollectorRegistry()
-        self._front_backend = ClientBackend(config.namesrv, tls=config.tls_to_cluster())
+        self._front_backend = ClientBackend(config.namesrv, tls=config.tls_to_cluster(), speaker=config.credentials())
         self._front: HttpFront | None = None
         contexts = (self._tls, self._http_tls, self._front_tls)
         watched: list[Watched] = [context for context in contexts if context is not None]

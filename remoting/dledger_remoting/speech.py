@@ -23,7 +23,9 @@ recording.
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Final
@@ -32,6 +34,7 @@ import msgspec
 
 from .errors import InvalidParameter
 from .hosts import HostAddress, split_host_port
+from .signatures import Credentials
 
 FOR_ADDRESS_FIELD: Final = "dledgerForAddress"
 FOR_ACCOUNT_FIELD: Final = "dledgerForAccount"
@@ -73,6 +76,26 @@ class Speech(msgspec.Struct, frozen=True):
         return hmac.compare_digest(
             self.signature.lower().encode(errors="replace"), sign_text(secret, self.text).encode()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenCredentials(Credentials):
+    """Credentials of a proxy whose requests are all sent for one client, which has given its own credentials.
+
+    The proxy signs the present date with the client's secret, so that the secret itself goes no further. A client
+    without credentials is `None`; brokers then know its address alone.
+    """
+
+    address: HostAddress
+    client: Credentials | None
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The fields of a request that is sent now."""
+        if self.client is None:
+            return Speech(self.address).ext
+        date = format_date(time.time())
+        return Speech(self.address, self.client.access_key, date, sign_text(self.client.secret, date)).ext
 
 
 def is_for_another(ext: Mapping[str, str]) -> bool:

@@ -1,13 +1,17 @@
 """Fields by which a proxy passes its client on, with signature and date as RocketMQ's gRPC clients make them."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.hosts import HostAddress
+from dledger_remoting.signatures import Credentials, is_signed_with, signed
 from dledger_remoting.speech import (
     Speech,
+    SpokenCredentials,
     format_date,
     is_for_another,
     parse_authorization,
@@ -92,3 +96,22 @@ def test_a_date_is_read_as_it_is_written_and_no_other_text_is() -> None:
     for text in ("", "2026-12-01T12:00:00Z", "20261201T120000", "20261301T120000Z", "+0261201T120000Z"):
         with pytest.raises(ValueError, match=r"is no date|does not match|unconverted"):
             parse_date(text)
+
+
+def test_credentials_of_a_proxy_sign_the_present_date_for_the_client_and_pass_no_secret_on() -> None:
+    client = Credentials("app", "secret-of-app")
+    spoken = SpokenCredentials("proxy", "secret-of-proxy", HostAddress("192.0.2.7", 1), client)
+    ext = signed({"topic": "T1"}, b"body", spoken)
+    speech = speech_in(ext)
+    assert speech is not None
+    assert (speech.address, speech.account) == (HostAddress("192.0.2.7", 1), "app")
+    assert speech.is_signed_with("secret-of-app")
+    assert abs(parse_date(speech.text) - time.time()) < 60
+    assert is_signed_with("secret-of-proxy", ext, b"body", 500)
+    assert not any("secret" in value for value in ext.values())
+    assert "secret" not in repr(spoken)
+
+
+def test_credentials_of_a_proxy_for_a_client_without_any_say_its_address_alone() -> None:
+    spoken = SpokenCredentials("proxy", "secret-of-proxy", HostAddress("192.0.2.7", 1), None)
+    assert speech_in(signed({}, b"", spoken)) == Speech(HostAddress("192.0.2.7", 1))

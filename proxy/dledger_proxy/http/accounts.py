@@ -1,7 +1,8 @@
 """Accounts of requests: Basic authentication, and a limit on guesses of secrets.
 
 The front judges no secret. It signs the request to the broker with what the caller has sent, and the broker judges the
-signature and the account's rights.
+signature and the account's rights. If the proxy has an account of its own, it speaks for the caller, so that the broker
+also knows the caller's address.
 
 Brokers limit wrong signatures for each pair of an account and an address. All callers of the front have the front's
 address there. So the front has a stricter limit for each pair of an account and a caller's address. Otherwise a
@@ -20,7 +21,7 @@ from aiohttp import web
 
 from dledger_client import Credentials
 
-from .backend import Account
+from .backend import Caller
 from .problems import Kind, ProblemError
 
 MAX_AUTHORIZATION_CHARS: Final = 4_096
@@ -34,7 +35,14 @@ MAX_PAIRS: Final = 4_096
 _SYNTAX: Final = "send 'Authorization: Basic ' and the Base64 of ACCOUNT:SECRET, as curl does for --user ACCOUNT:SECRET"
 
 
-def account_of(request: web.Request) -> Account:
+def caller_of(request: web.Request) -> Caller:
+    """Return the sender of a request. Raises `ProblemError` as `account_of`."""
+    peer = None if request.transport is None else request.transport.get_extra_info("peername")
+    host, port = (str(_address(str(peer[0]))), int(peer[1])) if peer else ("", 0)
+    return Caller(account_of(request), host, port)
+
+
+def account_of(request: web.Request) -> Credentials | None:
     """Return the account that a request names, None if it names none.
 
     Raises `ProblemError` if the header cannot be read, or if the secret came over a network without TLS.
@@ -72,9 +80,14 @@ def is_private(request: web.Request) -> bool:
 
 
 def _is_loopback(address: str) -> bool:
-    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return _address(address).is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return a numeric address without its zone, and an IPv4 address if it is one in the form of IPv6."""
+    parsed = ipaddress.ip_address(text.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return (mapped or parsed).is_loopback
+    return mapped or parsed
 
 
 class Guesses:
@@ -85,20 +98,20 @@ class Guesses:
         self._levels: dict[tuple[str, str], tuple[float, float]] = {}
         """Level of each pair, which falls by `PER_S`, and the time at which it was computed."""
 
-    def require_patience(self, account: Account, host: str) -> None:
+    def require_patience(self, caller: Caller) -> None:
         """Raise `ProblemError` after too many wrong secrets."""
-        if account is not None and self._level((account.access_key, host)) > BURST - 1:
+        if caller.account is not None and self._level((caller.account.access_key, caller.host)) > BURST - 1:
             raise ProblemError(
                 Kind.BUSY,
-                f"too many wrong secrets of {account.access_key!r} from {host}: check the secret, and try again in "
-                "some seconds",
+                f"too many wrong secrets of {caller.account.access_key!r} from {caller.host}: check the secret, and "
+                "try again in some seconds",
             )
 
-    def note(self, account: Account, host: str) -> None:
+    def note(self, caller: Caller) -> None:
         """Count a wrong secret."""
-        if account is None:
+        if caller.account is None:
             return
-        pair = account.access_key, host
+        pair = caller.account.access_key, caller.host
         level = self._level(pair) + 1
         self._levels.pop(pair, None)
         if len(self._levels) >= MAX_PAIRS:

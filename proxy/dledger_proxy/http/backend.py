@@ -14,8 +14,14 @@ from dledger_client import Credentials, Filter, Message, MessageQueue, QueueStat
 
 from .handles import Cursor, Receipt
 
-Account: TypeAlias = Credentials | None
-"""The account that a request is signed for, None for a request without one."""
+
+class Caller(NamedTuple):
+    """The sender of a request: its account, None without one, and the numeric address that it has."""
+
+    account: Credentials | None
+    host: str
+    port: int
+
 
 Start: TypeAlias = Literal["first", "last"] | datetime | Cursor
 """Place at which a tail begins: an end of each queue, a time, or behind the messages of an earlier tail."""
@@ -52,40 +58,40 @@ class BusyError(Exception):
 
 
 class Backend(Protocol):
-    """Calls to a cluster, each in the name of an account. They raise `ClientError` and `BusyError`."""
+    """Calls to a cluster, each in the name of a caller. They raise `ClientError` and `BusyError`."""
 
     async def send(
-        self, account: Account, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
+        self, caller: Caller, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
     ) -> Sequence[SendResult]:
         """Store messages, and return where, in their order. `SendError.stored` has those stored before a failure."""
 
-    async def recall(self, account: Account, topic: str, handle: str) -> str:
+    async def recall(self, caller: Caller, topic: str, handle: str) -> str:
         """Recall a message that is to be delivered later, and return its id."""
 
     def receive(
-        self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
+        self, caller: Caller, subscription: Subscription, max_messages: int, wait_s: float
     ) -> AbstractAsyncContextManager[Sequence[ReceivedMessage]]:
         """Take messages, each with its check point. They go back to the group if the block ends with an error."""
 
-    async def ack(self, account: Account, receipt: Receipt) -> bool:
+    async def ack(self, caller: Caller, receipt: Receipt) -> bool:
         """Acknowledge a message. False if its invisible time was over."""
 
-    async def hide(self, account: Account, receipt: Receipt, seconds: float) -> Receipt | None:
+    async def hide(self, caller: Caller, receipt: Receipt, seconds: float) -> Receipt | None:
         """Hide a message for a time from now on. Returns the receipt that replaces the given one.
 
         None if its invisible time was over.
         """
 
-    def tail(self, account: Account, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
+    def tail(self, caller: Caller, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
         """Read a topic as it grows, without taking messages from anybody.
 
         The first batch has no message, only the place of the start. Then a batch comes at least every `ping_s`.
         """
 
-    async def topics(self, account: Account) -> Sequence[str]:
+    async def topics(self, caller: Caller) -> Sequence[str]:
         """Return the names of all topics."""
 
-    async def queues(self, account: Account, topic: str, group: str | None) -> Sequence[QueueStatus]:
+    async def queues(self, caller: Caller, topic: str, group: str | None) -> Sequence[QueueStatus]:
         """Return each readable queue of a topic with its offsets. `committed` is the group's, None without a group."""
 
 

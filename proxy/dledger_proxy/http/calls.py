@@ -13,7 +13,7 @@ from aiohttp import web
 from dledger_proxy.openapi import JSON, Operation
 from dledger_remoting.ids import UniqueKeyGenerator
 
-from .backend import Account, Backend
+from .backend import Backend, Caller
 from .config import HttpKeys
 from .limits import Limits
 from .metrics import HttpMetrics
@@ -49,12 +49,12 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: its operation, its account and its body, which is empty for an operation without one."""
+    """One request: its operation, its caller and its body, which is empty for an operation without one."""
 
     front: Front
     operation: Operation
     request: web.Request
-    account: Account
+    caller: Caller
     body: bytes
     trace_parent: str | None
 

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, Self, TypeAlias
 from dledger_client import (
     Admin,
     ClientError,
+    Credentials,
     InvalidArgumentError,
     Message,
     MessageQueue,
@@ -27,8 +28,10 @@ from dledger_client import (
     SimpleConsumer,
     Tls,
 )
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.speech import SpokenCredentials
 
-from .backend import Account, Start, Subscription, TailBatch, TailRequest
+from .backend import Caller, Start, Subscription, TailBatch, TailRequest
 from .handles import Cursor, HandleError, Receipt, cursor_at, receipt_of
 from .pool import IDLE_S, MAX_CLIENTS, Pool
 
@@ -41,17 +44,27 @@ TAIL_BATCH: Final = 32
 _Client: TypeAlias = Producer | Admin | SimpleConsumer
 
 
+class _Owner(NamedTuple):
+    """The account of callers that may use the same client, and their address if brokers judge it, else an empty text.
+
+    The requests of an owner are signed in the same way.
+    """
+
+    account: Credentials | None
+    host: str
+
+
 class _OfAccount(NamedTuple):
     """Key of a client that all requests of an account share."""
 
     kind: Literal["producer", "admin"]
-    account: Account
+    owner: _Owner
 
 
 class _OfGroup(NamedTuple):
     """Key of a consumer. Its filter is given by its text, because filters are compared by what they say."""
 
-    account: Account
+    owner: _Owner
     group: str
     topic: str
     filter: str
@@ -60,19 +73,25 @@ class _OfGroup(NamedTuple):
 
 
 class ClientBackend:
-    """Backend that asks a cluster by its name servers, as `Backend` describes. Use it as an async context manager."""
+    """Backend that asks a cluster by its name servers, as `Backend` describes. Use it as an async context manager.
+
+    `speaker` is the proxy's own account, with the right `Speak`. With it brokers judge callers by their own addresses,
+    and give none of them the rights of an administrator. Without it, brokers see the proxy's address.
+    """
 
     def __init__(
         self,
         name_servers: str,
         *,
         tls: Tls | None = None,
+        speaker: Credentials | None = None,
         timeout_s: float = TIMEOUT_S,
         idle_s: float = IDLE_S,
         max_clients: int = MAX_CLIENTS,
     ) -> None:
         self._name_servers = name_servers
         self._tls = tls
+        self._speaker = speaker
         self._timeout_s = timeout_s
         self._pool: Pool[_Client] = Pool(idle_s=idle_s, max_clients=max_clients)
 
@@ -92,27 +111,29 @@ class ClientBackend:
         return len(self._pool)
 
     async def send(
-        self, account: Account, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
+        self, caller: Caller, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
     ) -> Sequence[SendResult]:
         """Store messages: one by itself, several in batches."""
-        async with self._lend_producer(account) as producer:
+        async with self._lend_producer(caller) as producer:
             if len(messages) == 1:
                 return [await producer.send(topic, messages[0], idempotent=idempotent, timeout=timeout_s)]
             return await producer.send_batch(topic, messages, idempotent=idempotent, timeout=timeout_s)
 
-    async def recall(self, account: Account, topic: str, handle: str) -> str:
+    async def recall(self, caller: Caller, topic: str, handle: str) -> str:
         """Recall a message, whichever proxy has sent it."""
-        async with self._lend_producer(account) as producer:
+        async with self._lend_producer(caller) as producer:
             return await producer.recall(topic, handle)
 
     @asynccontextmanager
-    async def _lend_producer(self, account: Account) -> AsyncIterator[Producer]:
-        async with self._pool.lend(_OfAccount("producer", account), partial(self._make_producer, account)) as producer:
+    async def _lend_producer(self, caller: Caller) -> AsyncIterator[Producer]:
+        async with self._pool.lend(
+            _OfAccount("producer", self._owner(caller)), partial(self._make_producer, caller)
+        ) as producer:
             yield producer
 
     @asynccontextmanager
     async def receive(
-        self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
+        self, caller: Caller, subscription: Subscription, max_messages: int, wait_s: float
     ) -> AsyncIterator[Sequence[ReceivedMessage]]:
         """Take messages for the block. If it fails, another caller of the consumer gets them, or they are given back.
 
@@ -120,14 +141,14 @@ class ClientBackend:
         is closed, which gives them back.
         """
         key = _OfGroup(
-            account,
+            self._owner(caller),
             subscription.group,
             subscription.topic,
             repr(subscription.filter),
             subscription.invisible_s,
             subscription.from_beginning,
         )
-        async with self._pool.lend(key, partial(self._make_consumer, account, subscription)) as consumer:
+        async with self._pool.lend(key, partial(self._make_consumer, caller, subscription)) as consumer:
             messages: Sequence[ReceivedMessage] = ()
             try:
                 messages = await consumer.receive(max_messages, wait=wait_s)
@@ -139,33 +160,33 @@ class ClientBackend:
                 self._pool.retire(key)
                 raise
 
-    async def ack(self, account: Account, receipt: Receipt) -> bool:
+    async def ack(self, caller: Caller, receipt: Receipt) -> bool:
         """Acknowledge a message that any proxy has given out."""
-        async with self._lend_settler(account, receipt) as consumer:
+        async with self._lend_settler(caller, receipt) as consumer:
             return await consumer.ack(receipt.message)
 
-    async def hide(self, account: Account, receipt: Receipt, seconds: float) -> Receipt | None:
+    async def hide(self, caller: Caller, receipt: Receipt, seconds: float) -> Receipt | None:
         """Hide a message that any proxy has given out."""
-        async with self._lend_settler(account, receipt) as consumer:
+        async with self._lend_settler(caller, receipt) as consumer:
             changed = await consumer.change_invisible(receipt.message, seconds)
         return None if changed is None else receipt_of(receipt.group, receipt.topic, changed)
 
     @asynccontextmanager
-    async def _lend_settler(self, account: Account, receipt: Receipt) -> AsyncIterator[SimpleConsumer]:
+    async def _lend_settler(self, caller: Caller, receipt: Receipt) -> AsyncIterator[SimpleConsumer]:
         """Lend a consumer that ends deliveries of the receipt's group and topic. It takes no messages itself."""
         subscription = Subscription(receipt.group, receipt.topic, "*", IDLE_S, from_beginning=True)
-        key = ("settler", account, receipt.group, receipt.topic)
-        async with self._pool.lend(key, partial(self._make_consumer, account, subscription)) as consumer:
+        key = ("settler", self._owner(caller), receipt.group, receipt.topic)
+        async with self._pool.lend(key, partial(self._make_consumer, caller, subscription)) as consumer:
             yield consumer
 
-    async def tail(self, account: Account, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
+    async def tail(self, caller: Caller, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
         """Read all queues of a topic, also those that it gets meanwhile."""
         consumer = PullConsumer(
             self._name_servers,
             request.group,
             filter=request.filter,
             timeout=self._timeout_s,
-            credentials=account,
+            credentials=self._credentials(caller),
             tls=self._tls,
             keep_unreadable=True,
         )
@@ -183,38 +204,49 @@ class ClientBackend:
                     queues = present
                     await consumer.assign(queues)
 
-    async def topics(self, account: Account) -> Sequence[str]:
+    async def topics(self, caller: Caller) -> Sequence[str]:
         """Return the names of all topics that are not the service's own."""
-        async with self._lend_admin(account) as admin:
+        async with self._lend_admin(caller) as admin:
             return await admin.topics()
 
-    async def queues(self, account: Account, topic: str, group: str | None) -> Sequence[QueueStatus]:
+    async def queues(self, caller: Caller, topic: str, group: str | None) -> Sequence[QueueStatus]:
         """Return the offsets of all readable queues, asked of their leaders."""
-        async with self._lend_admin(account) as admin:
+        async with self._lend_admin(caller) as admin:
             if group is not None:
                 return await admin.offsets(group, topic)
             readable = (await admin.topic_route(topic)).readable
             return await asyncio.gather(*(_status_of(admin, queue) for queue in readable))
 
     @asynccontextmanager
-    async def _lend_admin(self, account: Account) -> AsyncIterator[Admin]:
-        async with self._pool.lend(_OfAccount("admin", account), partial(self._make_admin, account)) as admin:
+    async def _lend_admin(self, caller: Caller) -> AsyncIterator[Admin]:
+        async with self._pool.lend(
+            _OfAccount("admin", self._owner(caller)), partial(self._make_admin, caller)
+        ) as admin:
             yield admin
 
-    def _make_producer(self, account: Account) -> Producer:
+    def _owner(self, caller: Caller) -> _Owner:
+        return _Owner(caller.account, "" if self._speaker is None else caller.host)
+
+    def _credentials(self, caller: Caller) -> Credentials | None:
+        if self._speaker is None:
+            return caller.account
+        address = HostAddress(caller.host, caller.port)
+        return SpokenCredentials(self._speaker.access_key, self._speaker.secret, address, caller.account)
+
+    def _make_producer(self, caller: Caller) -> Producer:
         return Producer(
             self._name_servers,
             group=PRODUCER_GROUP,
             timeout=self._timeout_s,
             retry_busy=False,  # the caller is told when to try again
-            credentials=account,
+            credentials=self._credentials(caller),
             tls=self._tls,
         )
 
-    def _make_admin(self, account: Account) -> Admin:
-        return Admin(self._name_servers, timeout=self._timeout_s, credentials=account, tls=self._tls)
+    def _make_admin(self, caller: Caller) -> Admin:
+        return Admin(self._name_servers, timeout=self._timeout_s, credentials=self._credentials(caller), tls=self._tls)
 
-    def _make_consumer(self, account: Account, subscription: Subscription) -> SimpleConsumer:
+    def _make_consumer(self, caller: Caller, subscription: Subscription) -> SimpleConsumer:
         return SimpleConsumer(
             self._name_servers,
             subscription.group,
@@ -223,7 +255,7 @@ class ClientBackend:
             invisible=subscription.invisible_s,
             from_beginning=subscription.from_beginning,
             timeout=self._timeout_s,
-            credentials=account,
+            credentials=self._credentials(caller),
             tls=self._tls,
         )
 

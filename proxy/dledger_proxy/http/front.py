@@ -23,13 +23,13 @@ from prometheus_client import CollectorRegistry
 from dledger_base.http import ComplaintFilter
 from dledger_base.telling import Telling
 from dledger_base.tls import TlsContext
-from dledger_client import ClientError, Credentials
+from dledger_client import ClientError
 from dledger_proxy.openapi import Operation
 from dledger_remoting.ids import UniqueKeyGenerator
 
 from . import looking, operations, receiving, sending, tailing
-from .accounts import account_of
-from .backend import Backend, BusyError
+from .accounts import caller_of
+from .backend import Backend, BusyError, Caller
 from .calls import Call, Front, Handler, encoded
 from .config import HttpKeys
 from .handles import HandleError
@@ -54,7 +54,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
 }
 _Next: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OPERATION: Final = web.RequestKey("operation", Operation)
-_ACCOUNT: Final = web.RequestKey("account", Credentials)
+_CALLER: Final = web.RequestKey("caller", Caller)
 _NO_OPERATION: Final = "none"
 """Name of the operation of requests for which there is none, in metrics."""
 
@@ -170,17 +170,15 @@ class HttpFront:
     async def _handle(self, operation: Operation, request: web.Request) -> web.StreamResponse:
         """Let a request of an operation in, read its body, and pass it to its handler."""
         request[_OPERATION] = operation
-        account = account_of(request)
-        if account is not None:
-            request[_ACCOUNT] = account
-        self._limits.guesses.require_patience(account, request.remote or "")
+        request[_CALLER] = caller = caller_of(request)
+        self._limits.guesses.require_patience(caller)
         with self._limits.bodies.share() as memory:
             body = b"" if operation.body is None else await read_body(request, self._config, memory.add)
             connection = _connection_of(request)
             if connection is not None:
                 connection.protect()
             with self._limits.place(operation):
-                call = Call(self._front, operation, request, account, body, trace_parent_of(request))
+                call = Call(self._front, operation, request, caller, body, trace_parent_of(request))
                 return await _HANDLERS[operation.name](call)
 
     def _problem_of(self, request: web.Request, error: Exception) -> ProblemError:
@@ -194,8 +192,8 @@ class HttpFront:
             problem = ProblemError(Kind.INVALID, str(error))
         else:
             problem = ProblemError(Kind.INTERNAL, "the log of the proxy says more: tell its operator")
-        if problem.kind is Kind.UNAUTHORIZED:
-            self._limits.guesses.note(request.get(_ACCOUNT), host)
+        if problem.kind is Kind.UNAUTHORIZED and (caller := request.get(_CALLER)) is not None:
+            self._limits.guesses.note(caller)
         if problem.kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self._telling.log(
                 _logger,

@@ -24,13 +24,13 @@ from .reading import parameters_of, topic_of
 
 async def topics(call: Call) -> web.StreamResponse:
     """List the topics."""
-    return answered(TopicsAnswer(list(await call.front.backend.topics(call.account))))
+    return answered(TopicsAnswer(list(await call.front.backend.topics(call.caller))))
 
 
 async def topic(call: Call) -> web.StreamResponse:
     """Show the queues of a topic."""
     name = topic_of(call.request)
-    statuses = await call.front.backend.queues(call.account, name, None)
+    statuses = await call.front.backend.queues(call.caller, name, None)
     queues = [QueueOffsets(queue_name(status.queue), status.first, status.end) for status in statuses]
     return answered(TopicAnswer(name, queues))
 
@@ -38,7 +38,7 @@ async def topic(call: Call) -> web.StreamResponse:
 async def offsets(call: Call) -> web.StreamResponse:
     """Show a group's progress in a topic."""
     name, group = topic_of(call.request), parameters_of(call.request, OffsetsParameters).group
-    statuses = await call.front.backend.queues(call.account, name, group)
+    statuses = await call.front.backend.queues(call.caller, name, group)
     queues = [
         GroupOffsets(queue_name(status.queue), status.first, status.end, status.committed, status.lag)
         for status in statuses

@@ -55,7 +55,7 @@ async def receive(call: Call) -> web.StreamResponse:
         request.start == "first",
     )
     async with AsyncExitStack() as stack:
-        taking = call.front.backend.receive(call.account, subscription, request.max, request.wait_seconds)
+        taking = call.front.backend.receive(call.caller, subscription, request.max, request.wait_seconds)
         nothing: Sequence[ReceivedMessage] = ()
         messages = await call.front.unless_stopped(stack.enter_async_context(taking), nothing)
         taken = [shown_taken(request.group, topic, message, request.body_as) for message in messages]
@@ -73,7 +73,7 @@ async def ack(call: Call) -> web.StreamResponse:
     request: AckRequest = decoded(call.body, AckRequest)
 
     async def settle(receipt: Receipt) -> Settled:
-        is_done = await call.front.backend.ack(call.account, receipt)
+        is_done = await call.front.backend.ack(call.caller, receipt)
         return Settled(receipt.text, DONE if is_done else GONE)
 
     return await _settle_all(call, request.group, request.receipts, settle)
@@ -84,7 +84,7 @@ async def nack(call: Call) -> web.StreamResponse:
     request: NackRequest = decoded(call.body, NackRequest)
 
     async def settle(receipt: Receipt) -> Settled:
-        changed = await call.front.backend.hide(call.account, receipt, request.delay_seconds)
+        changed = await call.front.backend.hide(call.caller, receipt, request.delay_seconds)
         if changed is None:
             return Settled(receipt.text, GONE)
         return Settled(receipt.text, DONE, visible_again_at=visible_again_at(changed))
@@ -97,7 +97,7 @@ async def extend(call: Call) -> web.StreamResponse:
     request: ExtendRequest = decoded(call.body, ExtendRequest)
 
     async def settle(receipt: Receipt) -> Settled:
-        changed = await call.front.backend.hide(call.account, receipt, request.invisible_seconds)
+        changed = await call.front.backend.hide(call.caller, receipt, request.invisible_seconds)
         if changed is None:
             return Settled(receipt.text, GONE)
         return Settled(receipt.text, DONE, next_receipt=changed.text, visible_again_at=visible_again_at(changed))

@@ -32,7 +32,7 @@ async def send(call: Call) -> web.StreamResponse:
     to_send = [message.message(name, trace) for message, name in zip(messages, names, strict=True)]
     try:
         results = await call.front.backend.send(
-            call.account, topic, to_send, idempotent=None if key is None else True, timeout_s=timeout_s
+            call.caller, topic, to_send, idempotent=None if key is None else True, timeout_s=timeout_s
         )
     except SendError as error:
         call.front.metrics.messages.labels("in").inc(len(error.stored))
@@ -45,7 +45,7 @@ async def recall(call: Call) -> web.StreamResponse:
     """Recall a message that is to be delivered later."""
     topic = topic_of(call.request)
     request: RecallRequest = decoded(call.body, RecallRequest)
-    return answered(RecallAnswer(await call.front.backend.recall(call.account, topic, request.recall_handle)))
+    return answered(RecallAnswer(await call.front.backend.recall(call.caller, topic, request.recall_handle)))
 
 
 def _names(call: Call, count: int, key: str | None, *, is_single: bool) -> list[str]:

@@ -40,7 +40,7 @@ async def tail(call: Call) -> web.StreamResponse:
     request = TailRequest(
         topic, parameters.group, filter_of(parameters.filter, parameters.sql), _start_of(call, topic, parameters)
     )
-    batches = call.front.backend.tail(call.account, request, call.front.config.http_ping_interval_s)
+    batches = call.front.backend.tail(call.caller, request, call.front.config.http_ping_interval_s)
     async with aclosing(batches):
         first = await anext(batches)  # an error until here is answered as any other
         response = web.StreamResponse(headers=_HEADERS)

@@ -15,9 +15,10 @@ from prometheus_client import CollectorRegistry
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from dledger_client import Message, MessageQueue, QueueStatus, ReceivedMessage, SendResult
+from dledger_client import Credentials, Message, MessageQueue, QueueStatus, ReceivedMessage, SendResult
 from dledger_proxy.http import HttpFront, HttpKeys
-from dledger_proxy.http.backend import Account, Subscription, TailBatch, TailRequest
+from dledger_proxy.http.backend import Caller as Sender
+from dledger_proxy.http.backend import Subscription, TailBatch, TailRequest
 from dledger_proxy.http.handles import Cursor, Receipt
 from dledger_proxy.http.operations import INTERFACE
 from dledger_proxy.openapi import document
@@ -35,11 +36,11 @@ class FakeBackend:
     """A topic `T` of one queue in memory. `failure` is raised by the next call; `gate` holds all calls up."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Account, str, Message, bool | None]] = []
+        self.sent: list[tuple[Credentials | None, str, Message, bool | None]] = []
         self.stored: list[ReceivedMessage] = []
         self.put_back: list[ReceivedMessage] = []
         self.settled: list[tuple[Receipt, float | None]] = []
-        self.accounts: list[Account] = []
+        self.accounts: list[Credentials | None] = []
         self.failure: BaseException | None = None
         self.gone: set[str] = set()
         self.gate: asyncio.Event | None = None
@@ -48,8 +49,8 @@ class FakeBackend:
         self.subscriptions: list[Subscription] = []
         self.tails: list[TailRequest] = []
 
-    async def _enter(self, account: Account) -> None:
-        self.accounts.append(account)
+    async def _enter(self, caller: Sender) -> None:
+        self.accounts.append(caller.account)
         if self.gate is not None:
             self.waiting += 1
             try:
@@ -84,25 +85,25 @@ class FakeBackend:
         return message
 
     async def send(
-        self, account: Account, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
+        self, caller: Sender, topic: str, messages: Sequence[Message], *, idempotent: bool | None, timeout_s: float
     ) -> Sequence[SendResult]:
-        await self._enter(account)
-        self.sent += [(account, topic, message, idempotent) for message in messages]
+        await self._enter(caller)
+        self.sent += [(caller.account, topic, message, idempotent) for message in messages]
         return [
             SendResult(message.unique_key or "", "", topic, "broker-a", 0, place)
             for place, message in enumerate(messages)
         ]
 
-    async def recall(self, account: Account, topic: str, handle: str) -> str:
-        await self._enter(account)
+    async def recall(self, caller: Sender, topic: str, handle: str) -> str:
+        await self._enter(caller)
         return f"id of {handle}"
 
     @asynccontextmanager
     async def receive(
-        self, account: Account, subscription: Subscription, max_messages: int, wait_s: float
+        self, caller: Sender, subscription: Subscription, max_messages: int, wait_s: float
     ) -> AsyncIterator[Sequence[ReceivedMessage]]:
         self.subscriptions.append(subscription)
-        await self._enter(account)
+        await self._enter(caller)
         messages, self.stored = self.stored[:max_messages], self.stored[max_messages:]
         try:
             yield messages
@@ -110,19 +111,19 @@ class FakeBackend:
             self.put_back += messages
             raise
 
-    async def ack(self, account: Account, receipt: Receipt) -> bool:
-        await self._enter(account)
+    async def ack(self, caller: Sender, receipt: Receipt) -> bool:
+        await self._enter(caller)
         self.settled.append((receipt, None))
         return receipt.message_id not in self.gone
 
-    async def hide(self, account: Account, receipt: Receipt, seconds: float) -> Receipt | None:
-        await self._enter(account)
+    async def hide(self, caller: Sender, receipt: Receipt, seconds: float) -> Receipt | None:
+        await self._enter(caller)
         self.settled.append((receipt, seconds))
         return None if receipt.message_id in self.gone else receipt
 
-    async def tail(self, account: Account, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
+    async def tail(self, caller: Sender, request: TailRequest, ping_s: float) -> AsyncGenerator[TailBatch, None]:
         self.tails.append(request)
-        await self._enter(account)
+        await self._enter(caller)
         shown = 0
         try:
             yield TailBatch((), Cursor(request.topic, {"broker-a": [0]}))
@@ -135,12 +136,12 @@ class FakeBackend:
         finally:
             self.tail_ended.set()
 
-    async def topics(self, account: Account) -> Sequence[str]:
-        await self._enter(account)
+    async def topics(self, caller: Sender) -> Sequence[str]:
+        await self._enter(caller)
         return ["T"]
 
-    async def queues(self, account: Account, topic: str, group: str | None) -> Sequence[QueueStatus]:
-        await self._enter(account)
+    async def queues(self, caller: Sender, topic: str, group: str | None) -> Sequence[QueueStatus]:
+        await self._enter(caller)
         return [QueueStatus(MessageQueue(topic, "broker-a", 0), 3, 10, 7 if group == "G" else None)]
 
 
@@ -225,7 +226,7 @@ class Started(NamedTuple):
     """A front that serves, with what it stands on."""
 
     backend: FakeBackend
-    caller: Caller
+    caller: Sender
     front: HttpFront
     registry: CollectorRegistry
 

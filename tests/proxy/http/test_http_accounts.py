@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dledger_base.issuing import Authority
 from dledger_base.tls import TlsContext, TlsFiles
 from dledger_client import Credentials, RefusedError
-from dledger_proxy.http.accounts import BURST, MAX_PAIRS, PER_S, Guesses, account_of, is_private
+from dledger_proxy.http.accounts import BURST, MAX_PAIRS, PER_S, Guesses, account_of, caller_of, is_private
+from dledger_proxy.http.backend import Caller
 from dledger_proxy.http.problems import ProblemError
 from dledger_remoting.errors import NoPermission
 
@@ -56,6 +57,15 @@ def test_a_secret_is_taken_over_tls_or_within_this_machine(peer, here, has_tls, 
             account_of(request)
         assert caught.value.kind.status == 403
     assert account_of(SimpleNamespace(transport=Transport(peer, here, has_tls=has_tls), headers={})) is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [("127.0.0.1", "127.0.0.1"), ("::ffff:127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("fe80::1%eth0", "fe80::1")],
+)
+def test_a_caller_has_its_numeric_address(peer, host):
+    request = SimpleNamespace(transport=Transport(peer, peer), headers={})
+    assert caller_of(request) == Caller(None, host, 1)
 
 
 @given(st.text(min_size=1, max_size=20).filter(lambda text: ":" not in text), st.text(min_size=1, max_size=20))
@@ -101,16 +111,16 @@ async def test_guesses_of_a_secret_are_limited_for_each_caller_and_account():
 
 def test_the_limit_of_guesses_falls_with_time_and_counts_a_bounded_number_of_pairs():
     now = [0.0]
-    guesses, bob = Guesses(lambda: now[0]), Credentials("bob", "x")
-    for _ in range(BURST):
-        guesses.note(bob, "10.0.0.7")
+    guesses, bob = Guesses(lambda: now[0]), Caller(Credentials("bob", "x"), "10.0.0.7", 1)
+    for port in range(BURST):
+        guesses.note(bob._replace(port=port))
     with pytest.raises(ProblemError):
-        guesses.require_patience(bob, "10.0.0.7")
-    guesses.require_patience(bob, "10.0.0.8")
+        guesses.require_patience(bob)
+    guesses.require_patience(bob._replace(host="10.0.0.8"))
     now[0] += 1 / PER_S + 0.01
-    guesses.require_patience(bob, "10.0.0.7")
+    guesses.require_patience(bob)
     for number in range(2 * MAX_PAIRS):
-        guesses.note(bob, str(number))
+        guesses.note(bob._replace(host=str(number)))
     assert len(guesses._levels) == MAX_PAIRS
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from cluster_checks import dledger
 from cluster_fronts import proxy, send
@@ -15,6 +16,7 @@ from waiting import until
 from dledger_client import AccessRule, AccountAdmin, Admin, Credentials, Tls
 from dledger_client.testing.ports import find_free_block
 from dledger_proxy.http import ClientBackend
+from dledger_proxy.http.backend import Caller as CallerOf
 from dledger_proxy.http.pool import Pool
 
 pytestmark = pytest.mark.long
@@ -100,10 +102,33 @@ async def test_clients_of_refused_accounts_are_closed_and_others_are_forgotten_w
     namesrv, tls, _ = secured
     async with ClientBackend(namesrv, tls=tls, idle_s=0.2) as backend:
         pool: Pool = backend._pool
-        await backend.topics(BOB)
-        assert [key.account for key in pool._entries] == [BOB]
+        await backend.topics(CallerOf(BOB, "127.0.0.1", 1))
+        assert [key.owner.account for key in pool._entries] == [BOB]
         await until(lambda: backend.clients == 0)
         assert not pool._entries
+
+
+async def test_a_proxy_with_an_account_has_callers_judged_by_their_own_addresses(
+    secured: tuple[str, Tls, Credentials],
+) -> None:
+    namesrv, tls, root = secured
+    proxy_account = Credentials("proxy", "secret-of-proxy")
+    async with AccountAdmin(namesrv, root, tls=tls) as accounts:
+        await accounts.create(proxy_account.access_key, proxy_account.secret)
+        await accounts.grant("proxy", AccessRule("Cluster:*", ("Speak",)))
+        await accounts.put_white_list(["127.0.0.2"])
+    async with (
+        proxy(namesrv, tls=tls, speaker=proxy_account) as caller,
+        proxy(namesrv, tls=tls) as silent,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))) as elsewhere,
+    ):
+        assert await statuses(caller, BOB) == [200] * 4
+        assert await statuses(caller, ANN) == [403] * 4
+        assert await statuses(caller, Credentials("bob", "guess")) == [401] * 4
+        assert await statuses(caller, None) == [401] * 4
+        path, body = "/v1/topics/orders/messages", {"text": "x"}
+        assert (await Caller(elsewhere, caller.url).post(path, body)).status == 200, "its address is in the white list"
+        assert (await Caller(elsewhere, silent.url).post(path, body)).status == 401, "the proxy's address is not"
 
 
 async def test_a_changed_secret_counts_at_once(secured: tuple[str, Tls, Credentials]) -> None:
