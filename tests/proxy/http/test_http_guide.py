@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from cluster_fronts import proxy, send
 
 from dledger_client.testing import LocalCluster
+from dledger_client.testing.ports import find_free_block
 
 GUIDE = (Path(__file__).parents[3] / "docs/guides/http.md").read_text("utf-8")
 START, FIRST, *REST = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
@@ -38,9 +43,30 @@ def test_the_first_example_is_short() -> None:
     assert GUIDE.index(FIRST) < GUIDE.index("##")
 
 
+@asynccontextmanager
+async def started(namesrv: str) -> AsyncIterator[str]:
+    """Start a proxy by the guide's command, on free ports, and return its address."""
+    port = find_free_block(range(1))
+    words = shlex.split(START.replace("127.0.0.1:9876", namesrv).replace("8082", str(port)))
+    assert words[0] == "dledger"
+    shell = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "dledger_admin", *words[1:], "--grpc-port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert shell.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            assert (await shell.stdout.readline()).startswith(b"proxy ready on ")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        shell.terminate()
+        assert await shell.wait() == 0
+
+
 async def test_the_first_example_takes_a_message_and_acknowledges_it(cluster: LocalCluster) -> None:
-    async with proxy(cluster.namesrv) as caller:
-        stored, text, acked = await output(caller.url, FIRST)
+    async with started(cluster.namesrv) as url:
+        stored, text, acked = await output(url, FIRST)
     assert json.loads(stored)["messages"][0]["offset"] == 0
     assert text == "resize image 17"
     assert json.loads(acked)["results"][0]["state"] == "done"
