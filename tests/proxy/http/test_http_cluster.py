@@ -11,6 +11,8 @@ from http_fronts import JSON, Caller
 
 from dledger_client import Admin, Producer, PullConsumer, Quota
 from dledger_client.testing import LocalCluster
+from dledger_proxy.http.handles import Receipt
+from dledger_remoting.pop import CheckPoint, Retry
 
 
 async def test_a_message_is_taken_at_one_proxy_and_acknowledged_at_another(cluster: LocalCluster) -> None:
@@ -49,6 +51,26 @@ async def test_an_extended_message_stays_hidden_and_is_acknowledged_by_its_next_
         assert await take(one, "extended", "workers", wait_seconds=1.5) == [], "its first invisible time is over"
         assert (await settle(one, "ack", "extended", "workers", [message["receipt"]]))[0]["state"] == "gone"
         assert (await settle(one, "ack", "extended", "workers", [row["next_receipt"]]))[0]["state"] == "done"
+
+
+async def test_a_forged_receipt_ends_nothing(cluster: LocalCluster) -> None:
+    points = [
+        (CheckPoint(0, 1, 1, False, Retry.NONE, "broker-a", 999, 5), 400),
+        (CheckPoint(0, 1, 1, False, Retry.NONE, "broker-a", 0, 2**63 - 1), 200),
+        (CheckPoint(2**62, 2**62, 2**62, True, Retry.V1, "broker-a", 2**31 - 1, 0), 404),
+        (CheckPoint(0, 1, 1, False, Retry.NONE, "nowhere", 0, 0), 503),
+    ]
+    async with proxy(cluster.namesrv) as caller:
+        await send(caller, "forged", "a")
+        (message,) = await take(caller, "forged", "workers")
+        for point, status in points:
+            body = {"group": "workers", "receipts": [Receipt("workers", "forged", "x", point).text]}
+            answer = await caller.post("/v1/topics/forged/ack", body)
+            assert (answer.status, answer.json["results"][0]["state"]) == (
+                status,
+                "gone" if status == 200 else "failed",
+            )
+        assert (await settle(caller, "ack", "forged", "workers", [message["receipt"]]))[0]["state"] == "done"
 
 
 async def test_a_request_repeated_at_another_proxy_stores_nothing_again(cluster: LocalCluster) -> None:
