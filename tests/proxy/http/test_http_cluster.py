@@ -48,7 +48,7 @@ async def test_an_extended_message_stays_hidden_and_is_acknowledged_by_its_next_
         (row,) = await settle(other, "extend", "extended", "workers", [message["receipt"]], invisible_seconds=600)
         longer = datetime.fromisoformat(row["visible_again_at"]) - datetime.fromisoformat(message["visible_again_at"])
         assert longer.total_seconds() > 500
-        assert await take(one, "extended", "workers", wait_seconds=1.5) == [], "its first invisible time is over"
+        assert await take(one, "extended", "workers", wait_seconds=1.2) == [], "its first invisible time is over"
         assert (await settle(one, "ack", "extended", "workers", [message["receipt"]]))[0]["state"] == "gone"
         assert (await settle(one, "ack", "extended", "workers", [row["next_receipt"]]))[0]["state"] == "done"
 
@@ -186,8 +186,8 @@ async def _polled(consumer: PullConsumer, count: int):
 
 
 async def test_a_cluster_that_is_not_there_is_named_and_nothing_is_stored() -> None:
-    async with proxy("127.0.0.1:1", timeout_s=0.5) as caller:
-        answer = await caller.post("/v1/topics/T/messages?timeout_seconds=0.5", {"text": "x"})
+    async with proxy("127.0.0.1:1", timeout_s=0.1) as caller:
+        answer = await caller.post("/v1/topics/T/messages?timeout_seconds=0.1", {"text": "x"})
         assert (answer.status, answer.json["outcome"]) == (503, "not_stored")
         assert "127.0.0.1:1" in answer.json["detail"]
         for path in ("/v1/topics", "/v1/topics/T", "/v1/topics/T/offsets?group=G", "/v1/topics/T/tail"):
