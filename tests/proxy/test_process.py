@@ -48,15 +48,15 @@ def test_a_file_may_have_the_keys_in_a_table_and_rocketmqs_names(tmp_path):
     assert config.host == "0.0.0.0"
 
 
-@pytest.mark.parametrize(
-    ("content", "mode", "expected"),
-    [("proxy\n", 0o600, "its secret in the second"), ("proxy\nsecret\n", 0o644, "chmod 600"), ("", 0o600, "expected")],
-)
 def test_an_account_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         build_config({"account_file": tmp_path / "missing"}).credentials()
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "expected"),
+    [("proxy\n", 0o600, "its secret in the second"), ("proxy\nsecret\n", 0o644, "chmod 600"), ("", 0o600, "expected")],
+)
 def test_an_account_file_that_is_unsafe_or_incomplete_is_refused(tmp_path, content, mode, expected):
     file = tmp_path / "account"
     file.write_text(content)

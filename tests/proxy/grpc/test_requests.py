@@ -8,9 +8,11 @@ import time
 from hashlib import md5
 
 import pytest
-from conftest import ENDPOINTS, consumer_settings, named, producer_settings, telling
+from conftest import ENDPOINTS, consumer_settings, named, producer_settings, receive_request, telling
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from h2.settings import SettingCodes
+from raw_client import RawClient, message_frame
 
 from dledger_client import Admin, Producer
 from dledger_proxy.grpc.definition import messaging_pb2 as pb
@@ -290,6 +292,36 @@ async def test_messages_of_a_client_that_is_gone_come_at_once_as_the_first_attem
     assert message.system_properties.delivery_attempt == 1
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("lease", [False, True])
+async def test_messages_of_an_answer_that_cannot_be_written_come_at_once_as_the_first_attempt(
+    client, proxy, make_topic, group_name, lease
+):
+    topic = await make_topic("NORMAL")
+    await client.receive(topic, group_name, wait_s=0)
+    for _ in range(3):
+        await client.send(topic)
+    stuck = await RawClient.to(proxy)
+    stuck.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    wanted = receive_request(topic, group_name, wait_s=15, lease=lease)
+    stream = stuck.request("ReceiveMessage")
+    stuck.send(stream, message_frame(wanted.SerializeToString()), end=True)
+    await until(lambda: _counted(proxy, "ReceiveMessage", "OK"))
+    assert await client.receive(topic, group_name, wait_s=0) == []
+    stuck.close()
+    got = []
+
+    async def all_came():
+        got.extend(await client.receive(topic, group_name, wait_s=1))
+        return len(got) == 3
+
+    await until(all_came)
+    assert {message.system_properties.delivery_attempt for message in got} == {1}
+
+
+async def _counted(proxy, request, code):
+    return proxy.counters.answers[request, code] > 0
 
 
 async def _polls(proxy):
