@@ -77,13 +77,17 @@ async def test_a_request_whose_rest_does_not_come_ends_and_gives_its_memory_back
     await still_serves(proxy, connect)
 
 
-async def test_requests_beyond_the_memory_are_not_read_and_refused_after_a_while(start_proxy, monkeypatch):
+async def test_a_request_beyond_the_memory_is_not_read_and_refused_after_a_while(start_proxy, monkeypatch):
     proxy = await start_proxy(max_message_bytes=1_000, max_requests_bytes=70_000)
-    monkeypatch.setattr(transport, "MESSAGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(transport, "MESSAGE_TIMEOUT_S", 0.1)
+    memory = proxy.port._limits.memory
+    await memory.acquire(60_000, asyncio.get_running_loop().time() + SECONDS)  # other requests are under way
     client = await RawClient.to(proxy)
-    for _ in range(2):
-        client.send(client.request("SendMessage"), struct.pack(">?I", False, 60_000) + b"x" * 10_000)
-    await until_counted(proxy, "max_requests_bytes")
+    client.send(client.request("SendMessage"), struct.pack(">?I", False, 60_000) + b"x" * 10_000)
+    assert await client.until(is_end)
+    assert proxy.counters.limits["max_requests_bytes"] == 1
+    assert memory.requests == 1
+    memory.release(60_000)
     client.close()
 
 
@@ -148,6 +152,8 @@ async def test_a_client_that_only_resets_is_disconnected(raw, proxy, monkeypatch
 async def test_a_client_that_reads_nothing_is_disconnected(proxy, connect, monkeypatch):
     monkeypatch.setattr(transport, "UNREAD_TIMEOUT_S", 0.1)
     client = await RawClient.to(proxy)
+    client.send(client.request(), message_frame(), end=True)
+    assert await client.until(is_end)
     client.writer.transport.pause_reading()
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     (connection,) = proxy.port._opened
