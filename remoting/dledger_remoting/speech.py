@@ -16,7 +16,7 @@ The client's header `authorization` has account and signature:
 
 Region and service are optional. The date is `yyyyMMdd'T'HHmmss'Z'`, UTC.
 
-Whoever records such a header can use it until the date is too old, for requests of any kind. TLS prevents the
+An attacker who records such a header can use it for requests of any kind, until the date is too old. TLS prevents the
 recording.
 """
 

@@ -5,33 +5,22 @@ import msgspec
 from dledger.format import COMMAND_HEADER_BYTES, iter_commands
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.access.table import TurnAccessOff, TurnAccessOn, TurnPeerTlsOn, TurnTlsOff, TurnTlsOn
-from dledger_broker.features.accounts.speakers import PutSpeaker
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.leases.commands import LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, PutPin
-from dledger_broker.features.pop.commands import (
-    NO_ROW,
-    Ack,
-    AckRow,
-    LeasedPop,
-    Pop,
-    PopRow,
-    RenewedLease,
-    RenewLeases,
-    ResetPop,
-    Revive,
-    ReviveRow,
-)
+from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.settings.table import PutSettings
+from dledger_broker.features.speakers.table import PutSpeaker
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from dledger_client import Admin, NotFoundError
+from dledger_remoting.message_types import OF_MESSAGES, MessageType
 from dledger_remoting.topics import (
     DEFAULT_TOPIC_QUEUES,
     IDEMPOTENT_ATTRIBUTE,
@@ -60,8 +61,8 @@ class TopicDescription(msgspec.Struct, frozen=True):
     queues: list[QueueRange]
 
 
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
-"""Kinds of messages that a topic may be for, as RocketMQ 5 has them."""
+MESSAGE_TYPES: Final = (*OF_MESSAGES, MessageType.MIXED)
+"""Types of messages that a topic may be for."""
 
 
 class TopicChange(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ def topic() -> None:
 @click.option(
     "--type",
     "message_type",
-    type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
+    type=click.Choice([str(word) for word in MESSAGE_TYPES], case_sensitive=False),
     help="Kind of messages that proxies take for the topic.  [default: NORMAL, later as before]",
 )
 @output_option

@@ -37,8 +37,8 @@ class AccessRefused(NoPermission):
 class Judge(Protocol):
     """Judge of requests by accounts and rules. All methods raise `AccessRefused`.
 
-    An `address` is that of the connection. For an account that a proxy speaks for, the rights of the proxy are checked
-    by that address, and the rights of the account by the address that the proxy names.
+    An `address` is that of the connection. If a proxy speaks for the account, the address decides about the rights of
+    the proxy. The account's own rights are checked by the address that the proxy names.
     """
 
     def by_address(self, request: Request) -> Principal | None:

@@ -16,12 +16,20 @@ from dledger_client.messages import ReceivedMessage
 from dledger_remoting import properties as names
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.ids import parse_offset_message_id
+from dledger_remoting.message_types import MessageType, type_of_message
 from dledger_remoting.properties import RESERVED_NAMES
+from dledger_remoting.topics import is_dead_letter_topic
 
 from .definition import messaging_pb2 as pb
 from .outgoing import BORN_HOST, TRACE_CONTEXT
 
-_DELAY_NAMES: Final = (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+TYPES: Final = {
+    MessageType.NORMAL: pb.NORMAL,
+    MessageType.FIFO: pb.FIFO,
+    MessageType.DELAY: pb.DELAY,
+    MessageType.TRANSACTION: pb.TRANSACTION,
+}
+"""Types of messages on this wire, by RocketMQ's words."""
 
 
 def incoming(topic: pb.Resource, message: ReceivedMessage) -> pb.Message:
@@ -32,7 +40,7 @@ def incoming(topic: pb.Resource, message: ReceivedMessage) -> pb.Message:
         message_id=message.message_id,
         body_digest=pb.Digest(type=pb.MD5, checksum=md5(body).hexdigest().upper()),
         body_encoding=pb.IDENTITY,
-        message_type=_kind(message),
+        message_type=TYPES[type_of_message(properties)],
         born_timestamp=timestamp(message.born_timestamp_ms),
         born_host=properties.get(BORN_HOST, ""),
         store_timestamp=timestamp(message.stored_timestamp_ms),
@@ -50,8 +58,9 @@ def incoming(topic: pb.Resource, message: ReceivedMessage) -> pb.Message:
     due = properties.get(names.TIMER_DELIVER_MS, "")
     if due.isascii() and due.isdecimal() and len(due) <= 18:
         system.delivery_timestamp.CopyFrom(timestamp(int(due)))
-    origin, origin_id = properties.get(names.DLQ_ORIGIN_TOPIC), properties.get(names.DLQ_ORIGIN_MESSAGE_ID)
-    if origin is not None and origin_id is not None:
+    if is_dead_letter_topic(message.queue.topic):
+        origin = properties.get(names.DLQ_ORIGIN_TOPIC) or properties.get(names.RETRY_TOPIC, "")
+        origin_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID) or properties.get(names.ORIGIN_MESSAGE_ID, "")
         system.dead_letter_queue.CopyFrom(pb.DeadLetterQueue(topic=origin, message_id=origin_id))
     user = {name: value for name, value in properties.items() if name not in RESERVED_NAMES}
     return pb.Message(topic=topic, user_properties=user, system_properties=system, body=body)
@@ -81,18 +90,6 @@ def milliseconds_of(span: Duration) -> int:
 
 _MAX_TIMESTAMP_MS: Final = 253_402_300_799_000
 """The last second of the year 9999, in ms since 1970."""
-
-
-def _kind(message: ReceivedMessage) -> pb.MessageType:
-    properties = message.properties
-    if properties.get(names.TRANSACTION_PREPARED) == "true":
-        return pb.TRANSACTION
-    if names.SHARDING_KEY in properties:
-        return pb.FIFO
-    # A message that comes again has a delay from the group's settings, which is none of its own.
-    is_first = message.reconsume_times == 0 and names.RETRY_TOPIC not in properties
-    is_later = names.TIMER_DELIVER_MS in properties or (is_first and any(name in properties for name in _DELAY_NAMES))
-    return pb.DELAY if is_later else pb.NORMAL
 
 
 def _store_host(message: ReceivedMessage) -> str:

@@ -62,17 +62,6 @@ def kind_of(message: pb.Message) -> pb.MessageType:
     return kind
 
 
-def require_accepted(topic: str, kind: pb.MessageType, accepted: Sequence[pb.MessageType]) -> None:
-    """Raise `Refusal` unless a topic takes messages of a kind."""
-    if kind not in accepted:
-        takes = ", ".join(pb.MessageType.Name(one) for one in accepted)
-        raise Refusal(
-            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {topic} takes {takes}, the message is {pb.MessageType.Name(kind)}: use another topic, or set the "
-            "topic's attribute message.type",
-        )
-
-
 class Encoder:
     """Encodes messages, whose bodies have at most `max_body_bytes`.
 

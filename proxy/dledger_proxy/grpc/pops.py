@@ -122,6 +122,10 @@ class Pops:
             if messages or loop.time() >= until or self._is_stopping:
                 return messages
 
+    def give_back(self, query: PopQuery, messages: Sequence[Popped]) -> None:
+        """Give messages back to their group in the background, because their client has not got them."""
+        self._give_back(query, messages)
+
     async def ack(self, group: str, topic: str, point: CheckPoint, ext: Mapping[str, str], deadline: float) -> bool:
         """Acknowledge a message. False if its invisible time is over, or it was acknowledged before."""
         stored = pop_retry_topic(group, topic, point.retry)

@@ -20,7 +20,7 @@ from .callers import Caller, group_name, topic_name
 from .definition import messaging_pb2 as pb
 from .filters import subscription_of
 from .incoming import add_delivery, incoming, milliseconds_of, timestamp
-from .pops import PopQuery, Pops
+from .pops import Popped, PopQuery, Pops
 from .tokens import Receipt, decode_token, encode_token
 
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
@@ -77,14 +77,17 @@ class Receiving:
         if not popped:
             yield pb.ReceiveMessageResponse(status=status(pb.MESSAGE_NOT_FOUND, "no message came in time"))
             return
-        yield pb.ReceiveMessageResponse(status=ok())
-        for one in popped:
-            message = incoming(queue.topic, one.message)
-            message.system_properties.delivery_attempt = one.deliveries + 1
-            handle = encode_token(Receipt.of(one.point, one.message.physical_offset), group, topic)
-            add_delivery(message, handle, one.point.invisible_ms)
-            yield pb.ReceiveMessageResponse(message=message)
-        yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
+        is_handed_out = False
+        try:
+            yield pb.ReceiveMessageResponse(status=ok())
+            for one in popped:
+                yield pb.ReceiveMessageResponse(message=_delivery(queue.topic, group, topic, one))
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
+            is_handed_out = True
+        finally:
+            # A client drops the messages of an answer that does not end, and no lease must keep them hidden.
+            if not is_handed_out:
+                self._pops.give_back(query, popped)
 
     async def ack(self, caller: Caller, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
         """Acknowledge messages. Returns one result for each."""
@@ -182,6 +185,14 @@ class Receiving:
 
 BURIAL_MS: Final = 10_000
 """Time in ms for which a message is hidden while its copy for the dead letters is stored."""
+
+
+def _delivery(resource: pb.Resource, group: str, topic: str, popped: Popped) -> pb.Message:
+    message = incoming(resource, popped.message)
+    message.system_properties.delivery_attempt = popped.deliveries + 1
+    handle = encode_token(Receipt.of(popped.point, popped.message.physical_offset), group, topic)
+    add_delivery(message, handle, popped.point.invisible_ms)
+    return message
 
 
 def _receipt(handle: str, group: str, topic: str) -> Receipt:

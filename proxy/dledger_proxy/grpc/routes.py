@@ -13,31 +13,25 @@ from typing import Final
 
 from dledger_client.routes import TopicRoute
 from dledger_remoting.hosts import split_host_port
-from dledger_remoting.topics import MESSAGE_TYPE_ATTRIBUTE, TopicConfig
+from dledger_remoting.message_types import accepted_types, type_of_topic
+from dledger_remoting.topics import TopicConfig
 
 from ..backends import Backends
 from .answers import Refusal, ok
 from .callers import Caller, group_name, topic_name
 from .definition import messaging_pb2 as pb
+from .incoming import TYPES
 
 MAX_ENDPOINTS: Final = 64
 """Maximum number of addresses that a client may name for its proxies."""
 ANY_QUEUE: Final = -1
 """Queue id of an assignment that stands for all queues of a broker group."""
 
-_BY_ATTRIBUTE: Final = {
-    "NORMAL": (pb.NORMAL,),
-    "FIFO": (pb.FIFO,),
-    "DELAY": (pb.DELAY,),
-    "TRANSACTION": (pb.TRANSACTION,),
-    "MIXED": (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION),
-}
-"""Kinds of messages that a topic takes, by its attribute `message.type`."""
 
-
-def accepted_types(topic: TopicConfig) -> tuple[pb.MessageType, ...]:
-    """Return the kinds of messages that a topic takes. A topic without the attribute takes ordinary ones."""
-    return _BY_ATTRIBUTE.get(topic.attributes.get(MESSAGE_TYPE_ATTRIBUTE, "NORMAL"), (pb.MESSAGE_TYPE_UNSPECIFIED,))
+def accepted_by(topic: TopicConfig) -> tuple[pb.MessageType, ...]:
+    """Return the types of messages that a topic takes, as routes name them."""
+    types = accepted_types(type_of_topic(topic.attributes))
+    return tuple(TYPES[word] for word in types) or (pb.MESSAGE_TYPE_UNSPECIFIED,)
 
 
 class Routes:
@@ -52,7 +46,7 @@ class Routes:
         topic, deadline = topic_name(request.topic), self._backends.deadline(caller.deadline)
         endpoints = self._endpoints(request.endpoints)
         route = await self._backends.route(topic, deadline)
-        types = accepted_types(await self._backends.topic(topic, deadline))
+        types = accepted_by(await self._backends.topic(topic, deadline))
         queues = [
             pb.MessageQueue(
                 topic=request.topic,

@@ -16,16 +16,16 @@ from dledger_client.routes import TopicRoute, queue_of_key
 from dledger_client.sender import STORED_CODES, QueueChoice
 from dledger_client.wire import Outgoing
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.errors import IllegalOperation
+from dledger_remoting.errors import IllegalOperation, MessageIllegal
 from dledger_remoting.headers import RecallMessageHeader, encode_ext
+from dledger_remoting.message_types import MessageType, require_accepted, type_of_topic
 from dledger_remoting.recalls import RecallHandle
 
 from ..backends import PRODUCER_GROUP, Backends
 from .answers import Refusal, ok, refusal_of, status
 from .callers import Caller, topic_name
 from .definition import messaging_pb2 as pb
-from .outgoing import Encoder, kind_of, request_topic, require_accepted
-from .routes import accepted_types
+from .outgoing import Encoder, kind_of, request_topic
 from .tokens import Transaction, encode_token
 
 
@@ -47,8 +47,7 @@ class Sending:
                 pb.BAD_REQUEST, "a request of several messages takes only NORMAL ones: send others one by one"
             )
         (kind,) = kinds
-        if self._checks_types:
-            require_accepted(topic, kind, accepted_types(await self._backends.topic(topic, deadline)))
+        await self._require_accepted(topic, kind, deadline)
         outgoing = (
             self._encoder.encode(caller, topic, messages[0], kind)
             if len(messages) == 1
@@ -67,11 +66,21 @@ class Sending:
             handle = RecallHandle.decode(request.recall_handle)
         except IllegalOperation as error:
             raise Refusal(pb.BAD_REQUEST, error.remark) from error
-        await self._backends.route(topic, deadline)
+        await self._require_accepted(topic, pb.DELAY, deadline)
         await self._backends.know_group(handle.broker_group, topic, deadline)
         ext = {**encode_ext(RecallMessageHeader(topic, request.recall_handle, PRODUCER_GROUP)), **caller.ext}
         answer = await self._backends.ask(handle.broker_group, RequestCode.RECALL_MESSAGE, ext, deadline=deadline)
         return pb.RecallMessageResponse(status=ok(), message_id=answer.ext.get("msgId", handle.unique_key))
+
+    async def _require_accepted(self, topic: str, kind: pb.MessageType, deadline: float) -> None:
+        """Raise `Refusal` unless a topic takes messages of a kind."""
+        if not self._checks_types:
+            return
+        settings = await self._backends.topic(topic, deadline)
+        try:
+            require_accepted(topic, type_of_topic(settings.attributes), MessageType(pb.MessageType.Name(kind)))
+        except MessageIllegal as error:
+            raise Refusal(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, error.remark) from error
 
     def _choice(self, message: pb.Message, kind: pb.MessageType) -> QueueChoice:
         if kind == pb.TRANSACTION:

@@ -13,18 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from dledger_broker.features.pop.commands import (
-    NO_ROW,
-    Ack,
-    AckRow,
-    LeasedPop,
-    Pop,
-    PopRow,
-    RenewLeases,
-    ResetPop,
-    Revive,
-    ReviveRow,
-)
+from dledger_broker.features.leases.commands import LeasedPop, RenewLeases
+from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_remoting.topics import DLQ_PREFIX
 from dledger_sim.brokers.expected import Incarnation, OffsetKey
 from dledger_sim.log.invariants import require

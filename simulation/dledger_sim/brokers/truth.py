@@ -29,9 +29,10 @@ from dledger_broker.features.assignments.table import Mode, ModeKey, PutRequestM
 from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.leases.commands import LeasedPop, RenewLeases
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
-from dledger_broker.features.pop.commands import Ack, LeasedPop, Pop, RenewLeases, ResetPop, Revive
+from dledger_broker.features.pop.commands import Ack, Pop, ResetPop, Revive
 from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, SeeReset
 from dledger_broker.features.sending.dedup.remembered import (

@@ -70,16 +70,8 @@ class GrpcClient:
         self, topic: str, group: str, *, wait_s: int = 5, lease: bool = False, **fields: Any
     ) -> list[Any]:
         """Return all answers of one request."""
-        wanted: dict[str, Any] = {
-            "group": named(group),
-            "message_queue": pb.MessageQueue(topic=named(topic), broker=pb.Broker(name="broker-a")),
-            "batch_size": 16,
-            "auto_renew": lease,
-            "long_polling_timeout": Duration(seconds=wait_s),
-        }
-        if not lease:
-            wanted["invisible_duration"] = Duration(seconds=10)
-        answers: list[Any] = await self.call("ReceiveMessage", timeout=wait_s + 5.0, **(wanted | fields))
+        wanted = receive_fields(topic, group, wait_s=wait_s, lease=lease) | fields
+        answers: list[Any] = await self.call("ReceiveMessage", timeout=wait_s + 5.0, **wanted)
         return answers
 
     async def ack(self, topic: str, group: str, *messages: Any) -> Any:
@@ -91,6 +83,23 @@ class GrpcClient:
             for one in messages
         ]
         return await self.call("AckMessage", topic=named(topic), group=named(group), entries=entries)
+
+
+def receive_fields(topic: str, group: str, *, wait_s: int, lease: bool) -> dict[str, Any]:
+    """Return the fields of a request for messages."""
+    fields: dict[str, Any] = {
+        "group": named(group),
+        "message_queue": pb.MessageQueue(topic=named(topic), broker=pb.Broker(name="broker-a")),
+        "batch_size": 16,
+        "auto_renew": lease,
+        "long_polling_timeout": Duration(seconds=wait_s),
+    }
+    return fields if lease else {**fields, "invisible_duration": Duration(seconds=10)}
+
+
+def receive_request(topic: str, group: str, *, wait_s: int, lease: bool) -> pb.ReceiveMessageRequest:
+    """Return a request for messages."""
+    return pb.ReceiveMessageRequest(**receive_fields(topic, group, wait_s=wait_s, lease=lease))
 
 
 def named(name: str) -> pb.Resource:

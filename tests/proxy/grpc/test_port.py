@@ -15,72 +15,16 @@ from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1.reflection_grpc import ServerReflectionStub
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, StreamEnded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_client import SECONDS, RawClient, message_frame
 
 from dledger_proxy.grpc import transport
 from dledger_proxy.grpc.definition import messaging_pb2 as pb
 from dledger_proxy.grpc.service import SERVICE
 
-SECONDS = 10.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-class RawClient:
-    """A client of HTTP/2 that can break any rule above it."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-        self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
-        self.h2.initiate_connection()
-        self.events = []
-
-    @classmethod
-    async def to(cls, proxy):
-        client = cls(*await asyncio.open_connection(*proxy.port.address))
-        client.flush()
-        return client
-
-    def flush(self):
-        self.writer.write(self.h2.data_to_send())
-
-    def request(self, name="GetOffset", headers=()):
-        stream = self.h2.get_next_available_stream_id()
-        own = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":authority", "x"),
-            (":path", f"/{SERVICE}/{name}"),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-            ("x-mq-client-id", "raw"),
-        ]
-        self.h2.send_headers(stream, [*own, *headers])
-        self.flush()
-        return stream
-
-    def send(self, stream, data, *, end=False):
-        self.h2.send_data(stream, data, end_stream=end)
-        self.flush()
-
-    async def until(self, wanted):
-        """Read until an event of this kind has come, and return it; None if the connection has ended."""
-        async with asyncio.timeout(SECONDS):
-            while True:
-                for event in self.events:
-                    if wanted(event):
-                        return event
-                data = await self.reader.read(1 << 16)
-                if not data:
-                    return None
-                self.events += self.h2.receive_data(data)
-                self.flush()
-
-    def close(self):
-        self.writer.transport.abort()
 
 
 @pytest.fixture
@@ -93,10 +37,6 @@ async def raw(proxy):
     client = await RawClient.to(proxy)
     yield client
     client.close()
-
-
-def message(request=b""):
-    return struct.pack(">?I", False, len(request)) + request
 
 
 def is_end(event):
@@ -116,7 +56,7 @@ async def still_serves(proxy, connect):
 
 
 async def test_a_raw_request_is_answered(raw):
-    raw.send(raw.request(), message(), end=True)
+    raw.send(raw.request(), message_frame(), end=True)
     data = await raw.until(lambda event: isinstance(event, DataReceived))
     assert pb.GetOffsetResponse.FromString(data.data[5:]).status.code == pb.NOT_IMPLEMENTED
 
@@ -137,18 +77,22 @@ async def test_a_request_whose_rest_does_not_come_ends_and_gives_its_memory_back
     await still_serves(proxy, connect)
 
 
-async def test_requests_beyond_the_memory_are_not_read_and_refused_after_a_while(start_proxy, monkeypatch):
+async def test_a_request_beyond_the_memory_is_not_read_and_refused_after_a_while(start_proxy, monkeypatch):
     proxy = await start_proxy(max_message_bytes=1_000, max_requests_bytes=70_000)
-    monkeypatch.setattr(transport, "MESSAGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(transport, "MESSAGE_TIMEOUT_S", 0.1)
+    memory = proxy.port._limits.memory
+    await memory.acquire(60_000, asyncio.get_running_loop().time() + SECONDS)  # other requests are under way
     client = await RawClient.to(proxy)
-    for _ in range(2):
-        client.send(client.request("SendMessage"), struct.pack(">?I", False, 60_000) + b"x" * 10_000)
-    await until_counted(proxy, "max_requests_bytes")
+    client.send(client.request("SendMessage"), struct.pack(">?I", False, 60_000) + b"x" * 10_000)
+    assert await client.until(is_end)
+    assert proxy.counters.limits["max_requests_bytes"] == 1
+    assert memory.requests == 1
+    memory.release(60_000)
     client.close()
 
 
 async def test_requests_that_are_no_messages_end_with_a_status_and_no_traceback(raw, proxy, connect, caplog):
-    for data in (message(b"\xff\xff\xff"), struct.pack(">?I", True, 1) + b"x", message(b"\x0a\x05ab")):
+    for data in (message_frame(b"\xff\xff\xff"), struct.pack(">?I", True, 1) + b"x", message_frame(b"\x0a\x05ab")):
         stream = raw.request("SendMessage")
         raw.send(stream, data, end=True)
         assert await raw.until(lambda event, stream=stream: is_end(event) and event.stream_id == stream)
@@ -191,7 +135,7 @@ async def test_a_client_that_breaks_http_2_is_told_so_and_closed(raw, proxy, con
 
 async def test_a_frame_of_an_unknown_kind_is_ignored(raw):
     raw.writer.write(b"\x00\x00\x01\xef\x00\x00\x00\x00\x00x")
-    raw.send(raw.request(), message(), end=True)
+    raw.send(raw.request(), message_frame(), end=True)
     assert await raw.until(is_end)
 
 
@@ -208,11 +152,16 @@ async def test_a_client_that_only_resets_is_disconnected(raw, proxy, monkeypatch
 async def test_a_client_that_reads_nothing_is_disconnected(proxy, connect, monkeypatch):
     monkeypatch.setattr(transport, "UNREAD_TIMEOUT_S", 0.1)
     client = await RawClient.to(proxy)
+    client.send(client.request(), message_frame(), end=True)
+    assert await client.until(is_end)
     client.writer.transport.pause_reading()
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    (connection,) = proxy.port._opened
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00abcdefgh"
     async with asyncio.timeout(SECONDS):
         while not proxy.counters.limits["unread_timeout"]:
-            client.writer.write(ping * 10_000)
+            client.writer.write(ping * 1_000)
             await asyncio.sleep(0.01)
     client.close()
     await still_serves(proxy, connect)
@@ -291,7 +240,7 @@ async def test_health_and_reflection_answer_as_clouds_ask(proxy, connect):
 
 async def test_a_drain_tells_clients_to_reconnect_and_answers_requests_under_way(proxy, raw):
     address, telemetry = proxy.port.address, raw.request("Telemetry")
-    raw.send(telemetry, message(pb.TelemetryCommand(settings=producer_settings()).SerializeToString()))
+    raw.send(telemetry, message_frame(pb.TelemetryCommand(settings=producer_settings()).SerializeToString()))
     assert (await command(raw, telemetry, 0)).HasField("settings")
     working = raw.request("SendMessage")  # its message comes later
     async with asyncio.timeout(SECONDS):
@@ -299,7 +248,7 @@ async def test_a_drain_tells_clients_to_reconnect_and_answers_requests_under_way
             await asyncio.sleep(0.01)
     draining = asyncio.ensure_future(proxy.port.drain(SECONDS))
     assert (await command(raw, telemetry, 1)).HasField("reconnect_endpoints_command")
-    raw.send(working, message(), end=True)
+    raw.send(working, message_frame(), end=True)
     async with asyncio.timeout(SECONDS):
         await draining
     assert proxy.counters.answers["SendMessage", "MESSAGE_CORRUPTED"] == 1

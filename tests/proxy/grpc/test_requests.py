@@ -8,9 +8,11 @@ import time
 from hashlib import md5
 
 import pytest
-from conftest import ENDPOINTS, consumer_settings, named, producer_settings, telling
+from conftest import ENDPOINTS, consumer_settings, named, producer_settings, receive_request, telling
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from h2.settings import SettingCodes
+from raw_client import RawClient, message_frame
 
 from dledger_client import Admin, Producer
 from dledger_proxy.grpc.definition import messaging_pb2 as pb
@@ -292,6 +294,36 @@ async def test_messages_of_a_client_that_is_gone_come_at_once_as_the_first_attem
     await asyncio.gather(waiting, return_exceptions=True)
 
 
+@pytest.mark.parametrize("lease", [False, True])
+async def test_messages_of_an_answer_that_cannot_be_written_come_at_once_as_the_first_attempt(
+    client, proxy, make_topic, group_name, lease
+):
+    topic = await make_topic("NORMAL")
+    await client.receive(topic, group_name, wait_s=0)
+    for _ in range(3):
+        await client.send(topic)
+    stuck = await RawClient.to(proxy)
+    stuck.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    wanted = receive_request(topic, group_name, wait_s=15, lease=lease)
+    stream = stuck.request("ReceiveMessage")
+    stuck.send(stream, message_frame(wanted.SerializeToString()), end=True)
+    await until(lambda: _counted(proxy, "ReceiveMessage", "OK"))
+    assert await client.receive(topic, group_name, wait_s=0) == []
+    stuck.close()
+    got = []
+
+    async def all_came():
+        got.extend(await client.receive(topic, group_name, wait_s=1))
+        return len(got) == 3
+
+    await until(all_came)
+    assert {message.system_properties.delivery_attempt for message in got} == {1}
+
+
+async def _counted(proxy, request, code):
+    return proxy.counters.answers[request, code] > 0
+
+
 async def _polls(proxy):
     return proxy.counters.polls == 1
 
@@ -347,7 +379,14 @@ async def test_a_message_forwarded_to_the_dead_letters_is_there_once_and_says_wh
     handle = message.system_properties.receipt_handle
     answers = [await client.call("ForwardMessageToDeadLetterQueue", receipt_handle=handle, **fields) for _ in range(2)]
     assert [answer.status.code for answer in answers] == [pb.OK, pb.INVALID_RECEIPT_HANDLE]
-    (dead,) = await client.receive(f"%DLQ%{group_name}", "dead-readers", wait_s=5)
+    found = []
+
+    async def has_come():  # the name server learns of the new topic a moment later
+        found.extend(await client.receive(f"%DLQ%{group_name}", "dead-readers", wait_s=1))
+        return bool(found)
+
+    await until(has_come)
+    (dead,) = found
     assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"bad", topic)
     assert await client.receive(topic, group_name, wait_s=0) == []
 

@@ -7,8 +7,8 @@ Start reading at `judge.py`, which judges the requests of the whole node.
 - `requests.py` handles the request codes in the form of RocketMQ 5.3 (`policies.py`).
 - `plain_requests.py` handles the request codes in the form of RocketMQ 4 (`plain.py`).
 - `changes.py` proposes the changes that both ask for.
-- `speakers.py` has the accounts of proxies, which may speak for others. `signed_dates.py` judges what their clients
-  sign.
+- `signed_dates.py` judges what the clients of proxies sign. The accounts of proxies are a feature of their own
+  (`speakers`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from dledger_broker.features.accounts.plain_requests import PlainAccountRequests
 from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.features.accounts.sealing import read_key_file
 from dledger_broker.features.accounts.signed_dates import SignedDates
-from dledger_broker.features.accounts.speakers import NAME as SPEAKERS_NAME
-from dledger_broker.features.accounts.speakers import SPEAKER_COMMANDS, SPEAKERS, Speakers
 from dledger_broker.features.accounts.table import ACCOUNT_COMMANDS, ACCOUNTS, NAME
 from dledger_broker.kernel.parts import Context, Feature
 
@@ -43,12 +41,3 @@ def _build(context: Context) -> AccountRequests:
 
 
 FEATURE: Final = Feature(name=NAME, commands=ACCOUNT_COMMANDS, table=ACCOUNTS, activated=True, build=_build)
-
-
-def _build_speakers(context: Context) -> Speakers:
-    return Speakers(context.machine)
-
-
-SPEAKERS_FEATURE: Final = Feature(
-    name=SPEAKERS_NAME, commands=SPEAKER_COMMANDS, table=SPEAKERS, activated=True, build=_build_speakers
-)

@@ -9,8 +9,6 @@ from typing import Final, TypeAlias
 
 from dledger.errors import LogError
 from dledger_broker.features.accounts.sealing import KeyFile, SealError
-from dledger_broker.features.accounts.speakers import NAME as SPEAKERS
-from dledger_broker.features.accounts.speakers import PutSpeaker, has_speaking_rules
 from dledger_broker.features.accounts.table import ACCOUNTS, AccountTable, PutAccount
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
@@ -37,12 +35,13 @@ _logger: Final = logging.getLogger(__name__)
 class AccountChanges:
     """Proposer of account changes. It also makes the routes of requests about accounts.
 
-    `keys` is None on a node without a key file. Such a node refuses all these requests, because it cannot seal a
-    secret.
+    `command_of` returns the command that puts an account, or raises `RemotingError`. `keys` is None on a node without a
+    key file. Such a node refuses all these requests, because it cannot seal a secret.
     """
 
     def __init__(self, machine: BrokerMachine, requests: Requests, access: Access, keys: KeyFile | None) -> None:
         self.keys = keys
+        self.command_of: Callable[[PutAccount], Command] = _as_it_is
         self._access = access
         self._machine = machine
         self._requests = requests
@@ -112,13 +111,6 @@ class AccountChanges:
             raise InvalidParameter(f"there are {MAX_ACCOUNTS} accounts, which is the limit: delete some")
         return PutAccount(name, sealed)
 
-    def _understood(self, command: Command) -> Command:
-        """Return a command in a kind that all nodes understand. Raises `SystemBusy` while some do not."""
-        if not isinstance(command, PutAccount) or not has_speaking_rules(command):
-            return command
-        self._machine.activation.require(SPEAKERS)
-        return PutSpeaker(command)
-
     def propose(self, request: Request, name: str, make: Callable[[], Command]) -> None:
         """Propose the command that `make` returns, and answer once the command is applied or has failed.
 
@@ -135,8 +127,15 @@ class AccountChanges:
         if self._in_flight.wait(name, lambda _: self.propose(request, name, make)):
             return
         try:
-            command = self._understood(make())
+            command = make()
+            if isinstance(command, PutAccount):
+                command = self.command_of(command)
         except RemotingError as error:
             self._requests.fail(request, error)
         else:
             self._in_flight.propose(name, command, done)
+
+
+def _as_it_is(account: PutAccount) -> Command:
+    """Return the command that is the account itself: the default of `command_of`."""
+    return account

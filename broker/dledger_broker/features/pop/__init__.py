@@ -8,7 +8,6 @@ A message that is not acknowledged within its invisible time is delivered again.
   `answers.py` builds the answers, and `counts.py` counts the deliveries of each message.
 - `turns.py` spreads pops that search many queues over turns of the event loop.
 - `acks.py` takes acknowledgements, and `resets.py` takes resets.
-- `leases.py` has the leases under which messages stay hidden while their client lives, and `renewals.py` renews them.
 - `revival.py` delivers messages again, once they are due.
 """
 
@@ -18,17 +17,14 @@ from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.features.class_filters.judging import ClassFilters
-from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pop.acks import AckRequests
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Chooser
-from dledger_broker.features.pop.commands import LEASE_COMMANDS, LEASES_NAME, NAME, POP_COMMANDS
+from dledger_broker.features.pop.commands import NAME, POP_COMMANDS
 from dledger_broker.features.pop.counts import OrderedCounts
-from dledger_broker.features.pop.leases import LEASES
 from dledger_broker.features.pop.reading import PopReads
-from dledger_broker.features.pop.renewals import LeaseRenewals
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import Dues, Revivals
 from dledger_broker.features.pop.shared_names import SharedNames
@@ -48,7 +44,7 @@ def _build(context: Context) -> PopRequests:
         context.requests,
     )
     groups = context.parts[GroupRequests].proposals
-    dues = Dues(machine, env, clock, context.group)
+    dues = Dues(env, clock, context.group)
     classes = context.parts[ClassFilters]
     changes, reads = PopChanges(machine, env), PopReads(machine, context.log, classes)
     offsets = context.parts[OffsetRequests]
@@ -74,20 +70,4 @@ def _build(context: Context) -> PopRequests:
     )
 
 
-def _build_leases(context: Context) -> LeaseRenewals:
-    pops = context.parts[PopRequests]
-    return LeaseRenewals(
-        context.machine,
-        context.env,
-        context.group,
-        context.clock,
-        context.requests,
-        context.parts[ClientRequests],
-        pops.revivals.look_again,
-    )
-
-
 FEATURE: Final = Feature(name=NAME, commands=POP_COMMANDS, table=POPPED, activated=True, build=_build)
-LEASES_FEATURE: Final = Feature(
-    name=LEASES_NAME, commands=LEASE_COMMANDS, table=LEASES, activated=True, build=_build_leases
-)

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
-from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, LeasedPop, Pop, PopQueueKey, ResetPop
+from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopQueueKey, ResetPop
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.table import POPPED, PopTable
 from dledger_broker.kernel.commands import Command
@@ -131,9 +131,9 @@ class PopChanges:
 
     # ---------------------------------------------------------------- pops
 
-    def pop(self, command: Pop, client: str, done: Done) -> None:
-        """Propose a pop whose rows were chosen by the state of this overlay, under the lease of `client` unless that is
-        empty.
+    def pop(self, command: Pop, done: Done, proposed: Command | None = None) -> None:
+        """Propose a pop whose rows were chosen by the state of this overlay. `proposed` is a command that contains it,
+        if it is more than a pop.
         """
         steps: list[tuple[PopQueueKey, _Step]] = []
         closed: list[tuple[PopQueueKey, int, int]] = []
@@ -144,7 +144,7 @@ class PopChanges:
             again = self.table.delivery(key, row.again) if row.again else None
             if again is not None:
                 closed += ((key, row.again, bit) for bit in bits_in(again.open_bits))
-        self._stage(LeasedPop(command, client) if client else command, steps, closed, done)
+        self._stage(proposed or command, steps, closed, done)
 
     def reset(self, command: ResetPop, done: Done) -> None:
         """Propose that a group continues at another offset of a queue."""

@@ -1,4 +1,4 @@
-"""Commands about popped messages: popped, acknowledged or hidden anew, revived, reset to another offset, leased."""
+"""Commands about popped messages: popped, acknowledged or hidden anew, revived, reset to another offset."""
 
 from __future__ import annotations
 
@@ -106,32 +106,5 @@ class ResetPop(msgspec.Struct, frozen=True):
     queue_id: int
     offset: int
 
-
-class LeasedPop(msgspec.Struct, frozen=True):
-    """Command by which a group takes messages that stay hidden while heartbeats of a client come (`leases`)."""
-
-    pop: Pop
-    client: str
-
-
-class RenewedLease(NamedTuple):
-    """A client's lease that runs until a group time. Each heartbeat renews it by `length_ms`, or no more if that is
-    0.
-    """
-
-    client: str
-    until_ms: int
-    length_ms: int
-
-
-class RenewLeases(msgspec.Struct, frozen=True):
-    """Command that renews leases of clients, or ends them. Leases without messages are ignored."""
-
-    rows: tuple[RenewedLease, ...]
-
-
-LEASES_NAME: Final = "pop-leases"
-"""Name of the feature of leases. It must never change, because its activation is recorded under this name."""
-LEASE_COMMANDS: Final[Kinds] = {72: LeasedPop, 73: RenewLeases}
 
 POP_COMMANDS: Final[Kinds] = {48: Pop, 49: Ack, 50: Revive, 51: ResetPop}

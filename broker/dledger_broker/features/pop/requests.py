@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogError
@@ -19,9 +19,8 @@ from dledger_broker.features.pop.acks import AckRequests, invisible_ms_of
 from dledger_broker.features.pop.answers import FOUND, found_body, found_ext, nothing_ext
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Choice, Chooser, PopQuery, QueueBatch
-from dledger_broker.features.pop.commands import LEASES_NAME, NO_ROW, Pop, PopQueueKey
+from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
 from dledger_broker.features.pop.held import GoneClients, HeldPops, PopWait
-from dledger_broker.features.pop.leases import MAX_LENGTH_MS, lease_owner
 from dledger_broker.features.pop.reading import PopReads, Read, ReadPlan
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
@@ -32,6 +31,7 @@ from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
@@ -77,8 +77,20 @@ _COUNTING: Final = (
 )
 
 
+class Leasing(Protocol):
+    """Giver of leases, under which popped messages stay hidden while their client lives."""
+
+    def owner_of(self, request: Request, header: PopHeader) -> str:
+        """Return the owner of the lease that a pop asks for, or "" if it asks for none. Raises `RemotingError`."""
+
+    def leased(self, pop: Pop, owner: str) -> Command:
+        """Return the command of a pop under a lease."""
+
+
 class PopRequests(Part):
-    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`."""
+    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`. `leasing`
+    gives leases.
+    """
 
     def __init__(
         self,
@@ -118,6 +130,7 @@ class PopRequests(Part):
         self._acks = acks
         self.revivals = revivals
         self._was_ready = False
+        self.leasing: Leasing | None = None
         self.accepts_waiting = True
         self.popped = 0
         self.held = HeldPops(env, requests.held, requests.run)
@@ -233,18 +246,8 @@ class PopRequests(Part):
             header.order,
             attempt_id if header.order else "",
             self._shared_names.may_read(header.consumer_group, header.topic),
-            self._lease_owner(request, header),
+            "" if self.leasing is None else self.leasing.owner_of(request, header),
         )
-
-    def _lease_owner(self, request: Request, header: PopHeader) -> str:
-        """Return the owner of the lease that a pop asks for, or "". Raises `RemotingError`."""
-        client_id = request.ext.get(LEASE_FIELD)
-        if client_id is None:
-            return ""
-        self._machine.activation.require(LEASES_NAME)
-        if header.invisible_time > MAX_LENGTH_MS:
-            raise InvalidParameter(f"invisibleTime {header.invisible_time} of a lease is above {MAX_LENGTH_MS} ms")
-        return lease_owner(client_id, request.account)
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
         try:
@@ -326,7 +329,8 @@ class PopRequests(Part):
         invisible_ms = invisible_ms_of(header.invisible_time)
         rows = tuple(batch.row for batch in choice.batches)
         command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
-        self.changes.pop(command, query.client, partial(self._on_popped, request, query, choice, command))
+        leased = self.leasing.leased(command, query.client) if self.leasing is not None and query.client else None
+        self.changes.pop(command, partial(self._on_popped, request, query, choice, command), leased)
 
     def _on_popped(
         self, request: Request, query: PopQuery, choice: Choice, command: Pop, error: LogError | None

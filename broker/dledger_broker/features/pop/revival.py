@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, LogFullError, TooLargeError
@@ -23,7 +23,6 @@ from dledger_broker.features.pop.answers import copy_of
 from dledger_broker.features.pop.changes import PopChanges, bits_in
 from dledger_broker.features.pop.commands import PopQueueKey, Revive, ReviveRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
-from dledger_broker.features.pop.leases import LEASES, MAX_LEASE_MS, Lease, LeaseTable
 from dledger_broker.features.pop.reading import PopReads, ReadPlan, ReadRecords
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
@@ -50,8 +49,15 @@ leader.
 """
 
 
-NEW_LEADER_LEASE_S: Final = 30.0
-"""Minimum time for which a new leader keeps messages under a lease hidden: three heartbeats of a usual client."""
+class HiddenByLease(Protocol):
+    """Knowledge of how long leases hide deliveries."""
+
+    def left_ms(self, delivery: Delivery, now: float, now_ms: int, ready_at: float) -> int:
+        """Return for how many milliseconds a delivery under a lease is not due at least.
+
+        `now` and `now_ms` are the present time by the clock of the event loop and by group time. This node leads since
+        `ready_at`.
+        """
 
 
 class Dues:
@@ -64,15 +70,11 @@ class Dues:
     3. By group time alone, another consumer would get the message while the first works on it.
 
     A new leader does not know since when an earlier delivery is hidden. It relies on group time and waits
-    `NEW_LEADER_S`. For a lease it waits `NEW_LEADER_LEASE_S`, so that heartbeats can come first:
-
-    1. A leader renews leases, and fails.
-    2. Clients, proxies and nodes find the next leader after a while, and leases seem to run out meanwhile.
-    3. Without the wait, other consumers get messages on which living clients work.
+    `NEW_LEADER_S`. `leases` judges deliveries under a lease.
     """
 
-    def __init__(self, machine: BrokerMachine, env: Environment, clock: GroupClock, group: Group) -> None:
-        machine.on_state(self._keep_table)
+    def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
+        self.leases: HiddenByLease | None = None
         self._env = env
         self._clock = clock
         self._group = group
@@ -80,9 +82,6 @@ class Dues:
         self._ready_at = 0.0
         group.listeners.append(self._leadership_changed)
         self._leadership_changed()
-
-    def _keep_table(self, state: BrokerState) -> None:
-        self._leases: LeaseTable = state.table(LEASES)
 
     def _leadership_changed(self) -> None:
         ready_in = self._group.term if self._group.ready else None
@@ -98,25 +97,13 @@ class Dues:
     def left_ms(self, delivery: Delivery, now_ms: int) -> int:
         """Return for how many milliseconds a delivery is not due at least, at a given group time."""
         now = self._env.now()
-        lease = self._leases.get(delivery.client) if delivery.client else None
-        if lease is not None:
-            return self._lease_left_ms(delivery, lease, now, now_ms)
+        if delivery.client and self.leases is not None:
+            return self.leases.left_ms(delivery, now, now_ms, self._ready_at)
         if delivery.applied_at < self._ready_at:
             hidden_s = self._ready_at + NEW_LEADER_S - now
         else:
             hidden_s = delivery.applied_at + delivery.invisible_ms / 1000 - now
         return max(delivery.due_ms - now_ms, math.ceil(hidden_s * 1000))
-
-    def _lease_left_ms(self, delivery: Delivery, lease: Lease, now: float, now_ms: int) -> int:
-        """Return for how many milliseconds a lease hides a delivery at least."""
-        until_ms = min(lease.until_ms, delivery.pop_time_ms + MAX_LEASE_MS)
-        length_s = lease.length_ms / 1000
-        hidden_until = lease.renewed_at + length_s
-        if length_s and lease.renewed_at < self._ready_at:
-            hidden_until = self._ready_at + NEW_LEADER_LEASE_S
-        if delivery.applied_at >= self._ready_at:
-            hidden_until = min(hidden_until, delivery.applied_at + MAX_LEASE_MS / 1000)
-        return max(until_ms - now_ms, math.ceil((hidden_until - now) * 1000))
 
 
 LOOK_S: Final = 0.1
@@ -177,7 +164,7 @@ class Revivals:
         self._env = env
         self._takes_v2 = config.pop_retry_topic_v2
         self._clock = clock
-        self._dues = dues
+        self.dues = dues
         self._changes = changes
         self._reads = reads
         self._groups = groups
@@ -270,7 +257,7 @@ class Revivals:
                 continue
             if (key, pop_time_ms) in looked_at:
                 continue
-            wait_ms = self._dues.left_ms(delivery, now_ms)
+            wait_ms = self.dues.left_ms(delivery, now_ms)
             if wait_ms <= 0 and delivery.is_ordered and not self._becomes_dead_letter(queue, delivery):
                 in_order[key.topic] = None
                 wait_ms = AGAIN_MS
@@ -379,7 +366,7 @@ class Revivals:
             name = (queue.key, delivery.pop_time_ms)
             if self._changes.table.delivery(*name) is not delivery:
                 continue
-            if not bit & self._changes.free_bits(queue, delivery) or not self._dues.is_due(delivery):
+            if not bit & self._changes.free_bits(queue, delivery) or not self.dues.is_due(delivery):
                 continue
             if self._is_ending(queue):
                 later[name] = now_ms + AGAIN_MS

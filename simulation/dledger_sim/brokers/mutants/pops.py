@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.errors import LogError
+from dledger_broker.features.leases import times
+from dledger_broker.features.leases.requests import LeaseRequests
+from dledger_broker.features.leases.times import LeaseTimes
 from dledger_broker.features.pop import revival
 from dledger_broker.features.pop.acks import AckRequests
 from dledger_broker.features.pop.changes import AckDone, PopChanges
@@ -12,11 +15,10 @@ from dledger_broker.features.pop.choosing import Choice, PopQuery
 from dledger_broker.features.pop.commands import AckRow, Pop, PopQueueKey
 from dledger_broker.features.pop.counts import OrderedCounts
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
-from dledger_broker.features.pop.leases import MAX_LEASE_MS, Lease
-from dledger_broker.features.pop.renewals import LeaseRenewals
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import Dues
 from dledger_broker.features.pop.table import PopTable
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.units import NewRecord
@@ -27,8 +29,8 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("pops")
 
 
-def _tell_at_once(self: PopChanges, command: Pop, client: str, done: Done) -> None:
-    _real_pop(self, command, client, lambda _: None)
+def _tell_at_once(self: PopChanges, command: Pop, done: Done, proposed: Command | None = None) -> None:
+    _real_pop(self, command, lambda _: None, proposed)
     done(None)
 
 
@@ -150,49 +152,48 @@ CATALOGUE.add(
 )
 
 
-def _only_at_the_leader(self: LeaseRenewals, request: Request, owner: str, *, has_left: bool) -> None:
+def _only_at_the_leader(self: LeaseRequests, request: Request, owner: str, *, has_left: bool) -> None:
     if self._group.ready:
         _real_report(self, request, owner, has_left=has_left)
 
 
-_real_report = LeaseRenewals._report  # noqa: SLF001 - patches private names
+_real_report = LeaseRequests._report  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "lease-renewed-at-the-leader-alone",
     "a heartbeat to any node renews a lease",
-    (LeaseRenewals, "_report", _only_at_the_leader),
+    (LeaseRequests, "_report", _only_at_the_leader),
     schedule=pops.leased_message_of_a_client_that_lives_and_dies,
 )
 
 
-def _for_ever(self: Dues, delivery: Delivery, lease: Lease, now: float, now_ms: int) -> int:
-    return max(1_000, _real_lease_left(self, delivery, lease, now, now_ms))
+def _for_ever(_self: LeaseTimes, _delivery: Delivery, _now: float, _now_ms: int, _ready_at: float) -> int:
+    return 1_000
 
-
-_real_lease_left = Dues._lease_left_ms  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "lease-that-never-ends",
     "messages under a lease come again within its length after the last heartbeat",
-    (Dues, "_lease_left_ms", _for_ever),
+    (LeaseTimes, "left_ms", _for_ever),
     schedule=pops.leased_message_of_a_client_that_lives_and_dies,
 )
 
 CATALOGUE.add(
     "lease-ends-with-its-leader",
     "a new leader waits for heartbeats before it ends leases",
-    (revival, "NEW_LEADER_LEASE_S", 0.0),
+    (times, "NEW_LEADER_S", 0.0),
     schedule=pops.lease_whose_leader_dies_before_the_next_heartbeat,
 )
 
 
-def _lease_by_group_time(_self: Dues, delivery: Delivery, lease: Lease, _now: float, now_ms: int) -> int:
-    return min(lease.until_ms, delivery.pop_time_ms + MAX_LEASE_MS) - now_ms
+def _lease_by_group_time(self: LeaseTimes, delivery: Delivery, _now: float, now_ms: int, _ready_at: float) -> int:
+    lease = self._leases.get(delivery.client)
+    return 0 if lease is None else lease.until_ms - now_ms
 
 
 CATALOGUE.add(
     "lease-by-group-time-alone",
     "a lease lasts for its length after a heartbeat by the leader's own clock",
-    (Dues, "_lease_left_ms", _lease_by_group_time),
+    (LeaseTimes, "left_ms", _lease_by_group_time),
     schedule=pops.lease_of_a_living_client_while_all_clocks_jump,
 )

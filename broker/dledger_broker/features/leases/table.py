@@ -1,12 +1,4 @@
-"""Leases of clients: messages that a client popped stay hidden while its heartbeats come, and for some time after.
-
-A client that handles messages of unknown duration cannot choose an invisible time. It pops under a lease instead. Its
-heartbeats renew the lease by the length that the pop asked for. Messages come again once the lease has run out, or
-`MAX_LEASE_MS` after their pop. All messages of a client have one lease, so a renewal is one small row.
-
-A lease is replicated, so it outlives the connection of the client, the proxy that popped for it, and the leader. Its
-owner is a client id, with the account if there is one: clients of two accounts with one id are two clients.
-"""
+"""Table of leases: the clients that have popped messages under a lease, and until when."""
 
 from __future__ import annotations
 
@@ -16,7 +8,8 @@ from typing import Final
 import msgspec
 
 from dledger.statemachine import CommittedEntry
-from dledger_broker.features.pop.commands import LEASES_NAME, LeasedPop, Pop, PopQueueKey, RenewedLease, RenewLeases
+from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
+from dledger_broker.features.pop.commands import Pop, PopQueueKey
 from dledger_broker.features.pop.table import POPPED, PopTable
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.digest import MASK, item_hash
@@ -173,4 +166,4 @@ class LeaseTable(Table):
                     self._leases[client].deliveries += 1
 
 
-LEASES: Final = TableKey(LEASES_NAME, LeaseTable)
+LEASES: Final = TableKey(NAME, LeaseTable)

@@ -5,17 +5,11 @@ import pytest
 from served_broker import FakeClient
 
 from dledger.errors import BusyError, NotLeaderError
-from dledger_broker.features.pop.commands import (
-    LeasedPop,
-    Pop,
-    PopQueueKey,
-    PopRow,
-    RenewedLease,
-    RenewLeases,
-)
+from dledger_broker.features.leases.commands import LeasedPop, RenewedLease, RenewLeases
+from dledger_broker.features.leases.table import LEASES, LeaseTable
+from dledger_broker.features.leases.times import NEW_LEADER_S as NEW_LEADER_LEASE_S
+from dledger_broker.features.pop.commands import Pop, PopQueueKey, PopRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue
-from dledger_broker.features.pop.leases import LEASES, LeaseTable
-from dledger_broker.features.pop.revival import NEW_LEADER_LEASE_S
 from dledger_broker.kernel.snapshot import decode_state, encode_state
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.headers_pop import LEASE_FIELD
@@ -272,10 +266,10 @@ def test_impossible_leases_are_refused(client: Popper, fields: dict[str, str], c
 
 
 def test_no_lease_is_given_while_a_node_does_not_understand_leases(client: Popper) -> None:
-    del client.broker.memory.machine.state.activation.since["pop-leases"]
+    del client.broker.memory.machine.state.activation.since["leases"]
     client.store(b"a")
     answer = client.ask_pop(**LEASE)
-    assert (answer.code, "'pop-leases' is not active" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+    assert (answer.code, "'leases' is not active" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
     assert client.pop_bodies() == [b"a"]
 
 

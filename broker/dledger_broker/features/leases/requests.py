@@ -1,4 +1,4 @@
-"""Renewal of leases: heartbeats extend the leases of their clients, and leaving ends them.
+"""Leases on a node: pops begin them, heartbeats renew those of their clients, and leaving ends them.
 
 A heartbeat may reach any node. A node that does not lead reports heartbeats of clients with leases to the leader
 (20020). The leader renews a lease once a third of its length has passed, so most heartbeats cost nothing. A lease is
@@ -19,8 +19,9 @@ from typing import Final
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.client_membership.clients import ClientRequests
-from dledger_broker.features.pop.commands import RenewedLease, RenewLeases
-from dledger_broker.features.pop.leases import LEASES, LeaseTable, lease_owner
+from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
+from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, lease_owner
+from dledger_broker.features.pop.commands import Pop
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.leadership import Group
@@ -28,11 +29,12 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests, own_request
 from dledger_broker.kernel.rights import Action
-from dledger_broker.kernel.routes import CHANGES, Needs, Route
+from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
+from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext, encode_ext
-from dledger_remoting.headers_pop import LeaseHeardHeader
+from dledger_remoting.headers_pop import LEASE_FIELD, LeaseHeardHeader, PopHeader
 
 PARTS: Final = 3
 """Number of parts of a lease's length, after the first of which a heartbeat renews the lease."""
@@ -40,8 +42,8 @@ MAX_ROWS: Final = 25
 """Maximum number of leases that one command renews. With the longest names they fit into the smallest segment."""
 
 
-class LeaseRenewals(Part):
-    """Part that renews and ends leases on the leader, and reports heartbeats to the leader on other nodes.
+class LeaseRequests(Part):
+    """Part that gives, renews and ends leases on the leader, and reports heartbeats to the leader on other nodes.
 
     `look_again` is called with each client whose lease has ended early.
     """
@@ -71,9 +73,8 @@ class LeaseRenewals(Part):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        return {
-            RequestCode.LEASE_HEARD: Route(self.heard, Needs.LEADER, CHANGES, rights=(rights.cluster(Action.UPDATE),)),
-        }
+        of_nodes = (rights.cluster(Action.UPDATE),)
+        return {RequestCode.LEASE_HEARD: Route(self.heard, Needs.LEADER, NO_EFFECT, rights=of_nodes)}
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -85,6 +86,22 @@ class LeaseRenewals(Part):
     @property
     def _table(self) -> LeaseTable:
         return self._machine.state.table(LEASES)
+
+    # ---------------------------------------------------------------- pops
+
+    def owner_of(self, request: Request, header: PopHeader) -> str:
+        """Return the owner of the lease that a pop asks for, or "". Raises `RemotingError`."""
+        client_id = request.ext.get(LEASE_FIELD)
+        if client_id is None:
+            return ""
+        self._machine.activation.require(NAME)
+        if header.invisible_time > MAX_LENGTH_MS:
+            raise InvalidParameter(f"invisibleTime {header.invisible_time} of a lease is above {MAX_LENGTH_MS} ms")
+        return lease_owner(client_id, request.account)
+
+    def leased(self, pop: Pop, owner: str) -> LeasedPop:
+        """Return the command of a pop under a lease."""
+        return LeasedPop(pop, owner)
 
     # ---------------------------------------------------------------- any node
 
