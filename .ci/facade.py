@@ -94,7 +94,8 @@ FACADES = {
         "        work(message.body)\n"
         "        consumer.ack(message)",
         is_checked=True,
-        undo={"receive": "_put_back"},
+        undo={"receive": "put_back"},
+        left_out=frozenset({"put_back"}),
     ),
     "sync_transactions": Facade(
         "SyncTransactionProducer",
@@ -219,7 +220,7 @@ def _call(facade: Facade, function: Function, run: str) -> Iterator[str]:
     yield from _docstring(facade, function, is_property=is_property)
     if not (is_property and function.name in facade.plain):
         access = f"self._blocking.{run}({access})"
-    note = "  # noqa: SLF001 -- its blocking form" if undo is not None else ""
+    note = "  # noqa: SLF001 -- its blocking form" if undo is not None and undo.startswith("_") else ""
     yield f"        {'' if returns == 'None' else 'return '}{access}{note}\n"
 
 

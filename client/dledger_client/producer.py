@@ -57,7 +57,8 @@ class Producer(Generic[T]):
     after refusals that may pass, for example of a node that is busy or does not lead. The outcome of an attempt is
     unknown if the connection was lost, or no answer came within `attempt_timeout`. Such an attempt is repeated only
     with `retry_unknown`, and may then store the message twice: delivery is *at least once*, as with RocketMQ. With
-    `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose `outcome` is `"unknown"`.
+    `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose `outcome` is `"unknown"`. With
+    `retry_busy=False`, a refusal by a busy node or a quota is raised at once, for callers that slow down by themselves.
 
     With `idempotent`, for all sends or a single send, the broker group answers a repeated attempt as it answered
     the first, and stores nothing again. Attempts of unknown outcome are then always repeated, to the same broker group.
@@ -89,6 +90,7 @@ class Producer(Generic[T]):
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
         retry_unknown: bool = True,
+        retry_busy: bool = True,
         idempotent: bool = False,
         compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
         max_message_bytes: int = 4 * 1024 * 1024,
@@ -119,6 +121,7 @@ class Producer(Generic[T]):
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
+        self._retry_busy = retry_busy
         self._idempotent = idempotent
         self._client_id = client_id or new_client_id()
         self._encoder = OutgoingEncoder(
@@ -151,7 +154,11 @@ class Producer(Generic[T]):
             tls=self._tls,
         )
         self._sender = Sender(
-            self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
+            self._core,
+            self._group,
+            attempt_timeout=self._attempt_timeout,
+            retry_unknown=self._retry_unknown,
+            retry_busy=self._retry_busy,
         )
         self._core.start()
         if self._tracer is not None:

@@ -30,7 +30,7 @@ from dledger_remoting.topics import validate_group, validate_topic
 
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
-from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
+from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, refusal
 from .messages import Codec, ReceivedMessage, T, delivered, undecoded
 from .nameservers import parse_addresses
 from .namespaces import Namespace
@@ -224,15 +224,19 @@ class SimpleConsumer(Generic[T]):
         self._trace_received(messages)
         return [readable for message in messages if (readable := delivered(message, self._codec)) is not None]
 
-    def _put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
-        """Keep messages that `receive` returned, but its caller has not seen, for the next call."""
+    def put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
+        """Undo a `receive` whose messages nobody has seen, for example because the program that asked for them is gone.
+
+        The next `receive` returns them. If none follows soon, they go back to the group as undelivered messages.
+        """
         self._require_pops().keep([undecoded(message) for message in messages])
 
     async def ack(self, message: ReceivedMessage[object]) -> bool:
         """Acknowledge the message. Once this has returned True, no member of the group gets it again.
 
         False means that its invisible time was over: it comes again, or another member has it by now. Or it was
-        acknowledged before, by an earlier attempt or call whose answer was lost.
+        acknowledged before, by an earlier attempt or call whose answer was lost. Any consumer of the group may have
+        received the message. Raises `NoBrokerError` if the topic has no such broker group, and `DeadlineError`.
         """
         point = check_point_of(message)
         is_done = await self._acknowledge(message, point, self._timeout)
@@ -377,10 +381,12 @@ class SimpleConsumer(Generic[T]):
         self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float
     ) -> RemotingCommand:
         core = self._require_started()
-        group = core.routes.group(broker_group)
         deadline = core.loop.time() + timeout
-        if core.routes.cached(self._topic) is None:  # another consumer has received the message
+        if broker_group not in core.routes.groups:  # another consumer has received the message
             await core.routes.get(self._topic, deadline)
+        group = core.routes.groups.get(broker_group)
+        if group is None:
+            raise NoBrokerError(f"topic {self._topic} has no broker group {broker_group}")
         return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_HELD_CODES)
 
     def _require_pops(self) -> Pops:

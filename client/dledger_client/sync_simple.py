@@ -79,7 +79,7 @@ class SyncSimpleConsumer(ClosedAfterUse, Generic[T]):
 
     def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage[T]]:
         """Take up to `max_messages` messages, 1 to 32, as `SimpleConsumer.receive` does."""
-        return self._blocking.run(self._client.receive(max_messages, wait=wait), undo=self._client._put_back)  # noqa: SLF001 -- its blocking form
+        return self._blocking.run(self._client.receive(max_messages, wait=wait), undo=self._client.put_back)
 
     def ack(self, message: ReceivedMessage[object]) -> bool:
         """Acknowledge the message, as `SimpleConsumer.ack` does."""

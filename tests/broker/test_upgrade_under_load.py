@@ -57,7 +57,7 @@ REFUSED = {
     "where members are": "No Any Consumer online",
 }
 """Texts of refusals after the feature is active, because the request is about something that does not exist."""
-FROM_NODES = {RequestCode.CHANNEL_GONE}
+FROM_NODES = {RequestCode.CHANNEL_GONE, RequestCode.LEASE_HEARD}
 """Codes of requests that nodes send to each other, oneway."""
 RETRIED = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 PAUSE_S = 0.02

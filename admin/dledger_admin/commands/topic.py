@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 import msgspec
 
 from dledger_client import Admin, NotFoundError
+from dledger_remoting.message_types import OF_MESSAGES, MessageType
 from dledger_remoting.topics import (
     DEFAULT_TOPIC_QUEUES,
     IDEMPOTENT_ATTRIBUTE,
+    MESSAGE_TYPE_ATTRIBUTE,
     PERM_READ,
     PERM_READ_WRITE,
     PERM_WRITE,
@@ -59,6 +61,10 @@ class TopicDescription(msgspec.Struct, frozen=True):
     queues: list[QueueRange]
 
 
+MESSAGE_TYPES: Final = (*OF_MESSAGES, MessageType.MIXED)
+"""Types of messages that a topic may be for."""
+
+
 class TopicChange(msgspec.Struct, frozen=True):
     """Result of `topic create` and `topic delete`."""
 
@@ -98,6 +104,12 @@ def topic() -> None:
     help="List write aliases in the route, so that stock producers find another node while there is no leader.  "
     "[default: as the nodes are configured, later as before]",
 )
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice([str(word) for word in MESSAGE_TYPES], case_sensitive=False),
+    help="Kind of messages that proxies take for the topic.  [default: NORMAL, later as before]",
+)
 @output_option
 def create(
     namesrv: str,
@@ -107,6 +119,7 @@ def create(
     broker_groups: tuple[str, ...],
     idempotent: bool | None,
     write_aliases: bool | None,
+    message_type: str | None,
     output: str,
 ) -> None:
     """Create a topic, or change the settings of one. Settings that are not given stay as they are."""
@@ -115,6 +128,8 @@ def create(
         attributes[IDEMPOTENT_ATTRIBUTE] = "true" if idempotent else None
     if write_aliases is not None:
         attributes[WRITE_ALIASES_ATTRIBUTE] = "true" if write_aliases else "false"
+    if message_type is not None:
+        attributes[MESSAGE_TYPE_ATTRIBUTE] = message_type
 
     async def work(admin: Admin) -> TopicChange:
         try:

@@ -17,6 +17,7 @@ from ..cluster.layout import (
     DEFAULT_GROUPS,
     DEFAULT_NAMESRV_PORT,
     DEFAULT_NODES,
+    HOST,
     ClusterLayout,
 )
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
@@ -29,12 +30,13 @@ from ..signals import ending_signals, noted_signals
 from .options import AbsolutePath, data_option, start_patience_s, start_timeout_option
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True, omit_defaults=True):
     """Result of `up --detach`; leaders are node ids by group."""
 
     data: str
     namesrv: str
     leaders: dict[str, str]
+    proxy: str | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -54,6 +56,11 @@ class Stopped(msgspec.Struct, frozen=True):
     type=int,
     help=f"Client port of the first node; node k of group g has this + 100 g + 10 k, its peer port is one higher, its "
     f"HTTP port two.  [default: {DEFAULT_BASE_PORT}, later as before]",
+)
+@click.option(
+    "--proxy-port",
+    type=int,
+    help="Port of a proxy for RocketMQ 5's gRPC clients; 0: no proxy.  [default: no proxy, later as before]",
 )
 @click.option(
     "--engine",
@@ -90,6 +97,7 @@ def up(
     nodes: int | None,
     namesrv_port: int | None,
     base_port: int | None,
+    proxy_port: int | None,
     engine: str | None,
     config: Path | None,
     secure: bool,
@@ -109,7 +117,7 @@ def up(
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "prometheus_client", "rich")
     security_options = Asked(secure, renew_certificates, new_key_file)
-    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options)
+    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options, proxy_port)
     ClusterSetup.prepare(options)  # errors are said before a directory is made
     with up_lock(data):
         setup = ClusterSetup.prepare(options)  # another `up` may have come and gone
@@ -127,7 +135,9 @@ def up(
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
         say(f"warning: {name} ended with exit code {code}: {words}")
-    emit(Started(str(data), cluster.layout.namesrv_address, leaders), output, _render_started)
+    place = cluster.layout.proxy
+    proxy = None if place is None else f"{HOST}:{place.port}"
+    emit(Started(str(data), cluster.layout.namesrv_address, leaders, proxy), output, _render_started)
     if output != "json" and setup.manifest.secured:
         for line in how_to_connect(cluster.layout):
             click.echo(line)
@@ -179,7 +189,8 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
 
 def _render_started(result: Started) -> str:
     leaders = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
-    return f"name server {result.namesrv}; {leaders}\nstop with: dledger down --data {result.data}"
+    proxy = "" if result.proxy is None else f"; proxy {result.proxy}"
+    return f"name server {result.namesrv}; {leaders}{proxy}\nstop with: dledger down --data {result.data}"
 
 
 def _render_stopped(layout: ClusterLayout, result: Stopped) -> str:
