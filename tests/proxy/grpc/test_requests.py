@@ -195,6 +195,9 @@ async def test_kinds_are_not_checked_if_the_configuration_says_so(start_proxy, c
     topic = await make_topic("NORMAL")
     client = connect(await start_proxy(cluster.namesrv, check_message_types=False))
     assert (await client.send(topic, message_group="g", message_type=pb.FIFO)).status.code == pb.OK
+    assert (await client.send("nowhere-either")).status.code == pb.TOPIC_NOT_FOUND
+    async with Admin(cluster.namesrv) as admin:
+        assert "nowhere-either" not in await admin.topics()
 
 
 async def test_a_recalled_message_does_not_come_and_a_delivered_one_cannot_be_recalled(client, make_topic, group_name):
@@ -458,8 +461,9 @@ async def test_a_transaction_ends_at_another_proxy_and_a_forged_id_is_refused(
 
 
 async def test_a_question_about_a_transaction_comes_to_the_producer_of_another_proxy(
-    start_proxy, connect, cluster, client, make_topic, group_name
+    start_proxy, connect, cluster, client, make_topic, group_name, monkeypatch
 ):
+    monkeypatch.setattr("dledger_proxy.registrations.BEAT_SECONDS", 1_000)  # it is registered at once
     topic = await make_topic("TRANSACTION")
     await client.receive(topic, group_name, wait_s=0)
     producer = connect(await start_proxy(cluster.namesrv))
