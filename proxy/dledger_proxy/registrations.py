@@ -36,7 +36,8 @@ BEAT_SECONDS: Final = 10.0
 BEATS_AT_ONCE: Final = 64
 """Maximum number of heartbeats of a lane that wait for an answer."""
 
-OnRequest = Callable[[Connection, RemotingCommand], None]
+OnRequest = Callable[[Connection, RemotingCommand], bool]
+"""Handles a request of a broker to a client. Returns whether it is answered, or needs no answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +71,10 @@ class _Lane:
         self._core = ClientCore(
             cluster.name_servers,
             client_id=new_client_id(),
-            on_request=self._on_request,
+            on_request=on_request,
             credentials=cluster.credentials,
             tls=cluster.tls,
         )
-        self._handle = on_request
         self._slots = asyncio.Semaphore(BEATS_AT_ONCE)
         self._refused: dict[str, str] = {}
 
@@ -144,10 +144,6 @@ class _Lane:
     def _addresses(self) -> list[str]:
         groups = self._core.routes.groups.values()
         return list(dict.fromkeys(address for group in groups for address in group.addresses))
-
-    def _on_request(self, connection: Connection, command: RemotingCommand) -> bool:
-        self._handle(connection, command)
-        return command.is_oneway
 
 
 class Registrations:
