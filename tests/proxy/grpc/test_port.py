@@ -223,6 +223,7 @@ async def test_settings_beyond_the_limit_are_refused(proxy, connect):
     large = producer_settings(*(f"topic-{number:05}-{'x' * 80}" for number in range(1_000)))
     async with telling(connect(proxy), large) as stream:
         assert stream.settled.status.code == pb.BAD_REQUEST
+        assert proxy.port._limits.memory.requests == 0  # although the stream stays open
     assert proxy.counters.limits["max_settings_bytes"] == 1
 
 
