@@ -25,12 +25,11 @@ from dledger_remoting.command import RemotingCommand
 from .backends import Backends, Cluster
 from .config import ConfigError, ProxyConfig
 from .counters import ProxyCounters
-from .grpc.callers import Caller
 from .grpc.clients import Clients
-from .grpc.definition import messaging_pb2 as pb
 from .grpc.outgoing import Encoder
 from .grpc.pops import Pops
 from .grpc.port import ALPN, GrpcPort
+from .grpc.questions import Questions
 from .grpc.receiving import Receiving
 from .grpc.routes import Routes, parse_endpoints
 from .grpc.sending import Sending
@@ -71,6 +70,7 @@ class Proxy:
         self.clients = Clients(self._registrations, config.max_clients, self.counters.count_limit)
         self._pops = Pops(self.backends)
         self._transactions = Transactions(self.backends, self.clients)
+        self._questions = Questions(self.clients, config.namesrv)
         self.port = GrpcPort(
             self._make_service(),
             self.clients,
@@ -137,6 +137,7 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._questions.close()
         await self._registrations.close()
         await self.backends.close()
         if self._http is not None:
@@ -197,7 +198,7 @@ class Proxy:
         telemetry = Telemetry(
             backends,
             self.clients,
-            self._on_result,
+            self._questions.on_result,
             max_body_bytes=config.max_message_bytes,
             checks_types=config.check_message_types,
         )
@@ -214,11 +215,9 @@ class Proxy:
     def _count_asked(self) -> int:
         return self._transactions.asked
 
-    def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
-        """Handle a broker's request to a client."""
+    def _on_request(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Handle a broker's request to a client. Returns whether it is answered, or needs no answer."""
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self._transactions.check(command)
-
-    def _on_result(self, caller: Caller, command: pb.TelemetryCommand) -> None:
-        """Handle the result of a command that nobody waits for."""
-        logger.debug("event=command_result client=%s result=%s", caller.client_id, command.WhichOneof("command"))
+            return True
+        return self._questions.ask(connection, command) or command.is_oneway

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -34,9 +35,10 @@ LANE_CLIENTS: Final = 1_000
 BEAT_SECONDS: Final = 10.0
 """Interval in seconds of heartbeats. Leases need one in half their length."""
 BEATS_AT_ONCE: Final = 64
-"""Maximum number of heartbeats of a lane that wait for an answer."""
+"""Maximum number of heartbeats of a lane that wait for one node's answers."""
 
-OnRequest = Callable[[Connection, RemotingCommand], None]
+OnRequest = Callable[[Connection, RemotingCommand], bool]
+"""Handles a request of a broker to a client. Returns whether it is answered, or needs no answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +72,10 @@ class _Lane:
         self._core = ClientCore(
             cluster.name_servers,
             client_id=new_client_id(),
-            on_request=self._on_request,
+            on_request=on_request,
             credentials=cluster.credentials,
             tls=cluster.tls,
         )
-        self._handle = on_request
-        self._slots = asyncio.Semaphore(BEATS_AT_ONCE)
         self._refused: dict[str, str] = {}
 
     def start(self) -> None:
@@ -94,8 +94,18 @@ class _Lane:
 
     async def beat(self, clients: Iterable[Registration]) -> None:
         """Send heartbeats of clients to all nodes, and wait for the answers. A node that fails gets the next one."""
-        beats = [self._beat(address, client) for client in clients for address in self._addresses()]
-        await asyncio.gather(*beats)
+        beating = list(clients)
+        await asyncio.gather(*(self._beat_node(address, beating) for address in self._addresses()))
+
+    async def _beat_node(self, address: str, clients: Sequence[Registration]) -> None:
+        """Send heartbeats to one node, a few at a time, or none if it cannot be reached. It delays no other node's."""
+        try:
+            await self._core.pool.get(address, asyncio.get_running_loop().time() + ATTEMPT_SECONDS)
+        except ClientError as error:
+            logger.debug("event=node_not_reached node=%s reason=%r", address, str(error))
+            return
+        slots = asyncio.Semaphore(BEATS_AT_ONCE)
+        await asyncio.gather(*(self._beat(slots, address, client) for client in clients))
 
     async def leave(self, client: Registration, speech: Mapping[str, str]) -> None:
         """Take a client out of its groups on all nodes."""
@@ -109,30 +119,28 @@ class _Lane:
         ]
         await asyncio.gather(*calls)
 
-    async def _beat(self, address: str, client: Registration) -> None:
-        speech = self.speech.get(client.client_id, {})
-        await self._call(address, client, RequestCode.HEART_BEAT, speech, encode_heartbeat(client.heartbeat))
+    async def _beat(self, slots: asyncio.Semaphore, address: str, client: Registration) -> None:
+        async with slots:
+            speech = self.speech.get(client.client_id, {})
+            await self._call(address, client, RequestCode.HEART_BEAT, speech, encode_heartbeat(client.heartbeat))
 
     async def _call(self, address: str, client: Registration, code: int, ext: Mapping[str, str], body: bytes) -> None:
         loop, remark = asyncio.get_running_loop(), ""
-        async with self._slots:
-            try:
-                deadline = loop.time() + ATTEMPT_SECONDS
-                connection = await self._core.pool.get(address, deadline)
-                command = RemotingCommand(
-                    code,
-                    ext=dict(ext),
-                    body=body,
-                    language=client.language,
-                    version=client.version,
-                )
-                answer = await connection.call(command, deadline)
-            except ClientError as error:
-                logger.debug(
-                    "event=client_not_registered node=%s client=%s reason=%r", address, client.client_id, error
-                )
-                return
-            remark = f"code {answer.code}: {answer.remark}" if answer.code else ""
+        try:
+            deadline = loop.time() + ATTEMPT_SECONDS
+            connection = await self._core.pool.get(address, deadline)
+            command = RemotingCommand(
+                code,
+                ext=dict(ext),
+                body=body,
+                language=client.language,
+                version=client.version,
+            )
+            answer = await connection.call(command, deadline)
+        except ClientError as error:
+            logger.debug("event=client_not_registered node=%s client=%s reason=%r", address, client.client_id, error)
+            return
+        remark = f"code {answer.code}: {answer.remark}" if answer.code else ""
         if remark and self._refused.get(client.client_id) != remark:
             text = "event=client_refused node=%s client=%s reason=%r"
             logger.warning(text, address, client.client_id, remark)
@@ -144,10 +152,6 @@ class _Lane:
     def _addresses(self) -> list[str]:
         groups = self._core.routes.groups.values()
         return list(dict.fromkeys(address for group in groups for address in group.addresses))
-
-    def _on_request(self, connection: Connection, command: RemotingCommand) -> bool:
-        self._handle(connection, command)
-        return command.is_oneway
 
 
 class Registrations:
@@ -210,7 +214,9 @@ class Registrations:
     async def _beat_regularly(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            await self.beat()
+            with suppress(TimeoutError):  # a node that hangs must not delay the next heartbeats to the others
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await self.beat()
 
     def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,6 +9,7 @@ import pytest
 
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.errors import ImpossibleLayoutError
+from dledger_client import SyncAdmin
 from dledger_client.testing.ports import find_free_block
 from tests.integration.commands import output, run
 
@@ -22,6 +23,7 @@ def test_a_proxy_starts_stops_and_is_forgotten_with_its_cluster(tmp_path: Path) 
     try:
         assert f"proxy 127.0.0.1:{base + 91}" in started
         assert _proxy_of(data)["answers"] is True
+        _check_what_clients_of_the_proxy_need(f"127.0.0.1:{base + 90}")
         assert "stopped" in output("node", "stop", "proxy", "--data", data)
         assert _proxy_of(data)["answers"] is False
         assert "started" in output("node", "start", "proxy", "--data", data, "--detach")
@@ -29,6 +31,14 @@ def test_a_proxy_starts_stops_and_is_forgotten_with_its_cluster(tmp_path: Path) 
         stopped = output("down", "--data", data, timeout=SECONDS)
     assert "proxy" in stopped
     assert json.loads((data / "cluster.json").read_text())["proxy_port"] == base + 91
+
+
+def _check_what_clients_of_the_proxy_need(namesrv: str) -> None:
+    output("topic", "create", "later", "--type", "delay", "--namesrv", namesrv)
+    output("group", "create", "in-order", "--ordered", "--namesrv", namesrv)
+    with SyncAdmin(namesrv) as admin:
+        assert admin.topic_config("later")["broker-a"].attributes == {"message.type": "DELAY"}
+        assert admin.groups()["in-order"].consume_message_orderly
 
 
 def _proxy_of(data: Path) -> dict[str, object]:

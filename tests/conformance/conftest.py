@@ -217,6 +217,16 @@ def grpc_client(tmp_path: Path, grpc_program: Command) -> Iterator[MakeClient]:
 
 
 @pytest.fixture(scope="session")
+def shared_grpc_client(
+    grpc_program: Command, proxies: list[RunningProxy], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StockClient]:
+    """Start one of RocketMQ 5's own clients for many tests."""
+    command, environment = grpc_program
+    with starting(tmp_path_factory.mktemp("grpc-client")) as start:
+        yield start([*command, proxies[0].address], None, **environment)
+
+
+@pytest.fixture(scope="session")
 def proxies(quick_group: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningProxy]]:
     """Start two proxies of the quick cluster."""
     folder = tmp_path_factory.mktemp("proxies")

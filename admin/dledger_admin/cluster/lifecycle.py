@@ -36,7 +36,7 @@ from .config_files import (
 from .files import being_written, make_directory
 from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
 from .manifest import Manifest, read_manifest, write_manifest
-from .ports import require_free
+from .ports import is_free, require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, PROXY, Service, broker_service, namesrv_service, proxy_service, stop_at_once
 from .securing import Asked, make_secure, require_files, with_security
@@ -174,6 +174,18 @@ class RunningCluster:
                         [place.node_id for group in sorted(obstacles) for place in self.layout.members(group)]
                     )
                 )
+            time.sleep(_POLL_S)
+
+    def await_proxy(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
+        """Wait until the proxy listens, if there is one. Raises `StartError` if it ends, or takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while self.layout.proxy is not None and is_free(self.layout.proxy.port):
+            check()
+            code = self.processes[PROXY].poll()
+            if code is not None:
+                raise StartError(f"the proxy ended with exit code {code}: {self._last_words([PROXY])}")
+            if time.monotonic() >= deadline:
+                raise StartError(f"the proxy does not listen after {timeout_s:g} s: {self._last_words([PROXY])}")
             time.sleep(_POLL_S)
 
     def _find_obstacles(self, leaders: dict[str, NodeStatus]) -> dict[str, str]:

@@ -157,6 +157,7 @@ def down(data: Path, output: str) -> None:
 def _await_leaders(cluster: RunningCluster, timeout_s: float, check: Callable[[], None]) -> dict[str, str]:
     try:
         leaders = cluster.await_leaders(timeout_s, check, say)
+        cluster.await_proxy(timeout_s, check)
         return {group: status.node_id for group, status in leaders.items()}
     except BaseException:
         cluster.stop()

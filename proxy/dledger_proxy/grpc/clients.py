@@ -133,6 +133,8 @@ class Clients:
                 f"settings of {settings.ByteSize()} bytes, the limit is {MAX_SETTINGS_BYTES}: shorten them",
             )
         caller = client.caller
+        if self._clients.setdefault(caller.client_id, client) is not client:  # it has ended, and come again
+            raise Refusal(pb.PRECONDITION_FAILED, f"client {caller.client_id} has a newer stream: use that one")
         topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
         consumer = _consumer(settings) if settings.HasField("subscription") else None
         client.registration = Registration(

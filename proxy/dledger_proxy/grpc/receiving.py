@@ -25,8 +25,6 @@ from .tokens import Receipt, decode_token, encode_token
 
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
 MAX_INVISIBLE_MS: Final = 12 * 3_600_000
-MIN_CHANGED_MS: Final = 1_000
-"""Minimum invisible time in ms of a changed message. Some clients ask for 0 after a failure, and would spin."""
 MAX_POLL_SECONDS: Final = 20.0
 """Maximum time in seconds that a request waits for a message."""
 ANSWER_SECONDS: Final = 0.5
@@ -113,8 +111,7 @@ class Receiving:
         receipt = _receipt(request.receipt_handle, group, topic)
         deadline = self._backends.deadline(caller.deadline)
         await self._backends.know_group(receipt.broker_group, topic, deadline)
-        hidden_ms = max(invisible_ms, MIN_CHANGED_MS)
-        point = await self._pops.hide(group, topic, receipt.point, hidden_ms, caller.ext, deadline)
+        point = await self._pops.hide(group, topic, receipt.point, invisible_ms, caller.ext, deadline)
         if point is None:
             raise Refusal(
                 pb.INVALID_RECEIPT_HANDLE, "the invisible time of this delivery is over: the message comes again"

@@ -96,13 +96,13 @@ class _BoundedStream(Stream):
     async def recv_data(self, size: int) -> bytes:
         """Return the next bytes of the request. Raises `GRPCError` for a message that is too large or too slow."""
         if size <= _PREFIX_BYTES:
+            self.release()  # a stream's next message: the last one is handled
             return await super().recv_data(size)
         limits = self.limits
         if size > limits.max_message_bytes:
             limits.count("max_request_bytes")
             text = f"the request has {size} bytes, the limit is {limits.max_message_bytes}: send less at once"
             raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
-        self.release()
         deadline = asyncio.get_running_loop().time() + MESSAGE_TIMEOUT_S
         try:
             await limits.memory.acquire(size, deadline)

@@ -140,11 +140,15 @@ class PopTruth:
         self._latest_ms = latest_ms
         match command:
             case LeasedPop(pop=leased, client=client):
+                self._forget_lease_without_messages(client)
                 self.see(leased, latest_ms)
                 self._lease(leased, client)
             case RenewLeases(rows=renewals):
                 for client, until_ms, length_ms in renewals:
-                    before_ms = self._leases.get(client, 0) if length_ms else 0
+                    self._forget_lease_without_messages(client)
+                    if client not in self._leases:
+                        continue
+                    before_ms = self._leases[client] if length_ms else 0
                     self._leases[client] = max(before_ms, until_ms)
                     self._happened["lease renewed" if length_ms else "lease ended by its client"] += 1
             case Pop(group=group, rows=pops):
@@ -164,12 +168,25 @@ class PopTruth:
                     queue.next_offset = max(offset, self._get_first_kept(topic, queue_id))
                     self._put_offset((group, topic, queue_id), queue.next_offset)
 
+    def _forget_lease_without_messages(self, client: str) -> None:
+        """Forget a lease that has ended with its last message. The client's next lease begins anew."""
+        self._leased = {
+            (key, pop_time_ms): owner
+            for (key, pop_time_ms), owner in self._leased.items()
+            if key in self._queues and pop_time_ms in self._queues[key].deliveries
+        }
+        if client not in self._leased.values():
+            self._leases.pop(client, None)
+
     def _lease(self, pop: Pop, client: str) -> None:
+        """Note the deliveries of a pop under a lease. A pop without messages does not change the lease."""
         for row in pop.rows:
-            if ((pop.group, row.topic, row.queue_id), pop.pop_time_ms) in self._delivered:
-                self._leased[(pop.group, row.topic, row.queue_id), pop.pop_time_ms] = client
+            key = (pop.group, row.topic, row.queue_id)
+            queue = self._queues.get(key)
+            if queue is not None and row.offsets and pop.pop_time_ms in queue.deliveries:
+                self._leased[key, pop.pop_time_ms] = client
+                self._leases[client] = max(self._leases.get(client, 0), pop.pop_time_ms + pop.invisible_ms)
                 self._happened["delivery leased"] += 1
-        self._leases[client] = max(self._leases.get(client, 0), pop.pop_time_ms + pop.invisible_ms)
 
     def _require_lease_over(self, key: OffsetKey, pop_time_ms: int) -> None:
         """Check that messages under a lease are delivered again only when the lease has run out."""

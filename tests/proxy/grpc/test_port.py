@@ -16,6 +16,7 @@ from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1.reflection_grpc import ServerReflectionStub
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 from h2.events import ConnectionTerminated, DataReceived, StreamEnded
+from hyperframe.frame import GoAwayFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_client import SECONDS, RawClient, message_frame
@@ -167,6 +168,26 @@ async def test_a_client_that_reads_nothing_is_disconnected(proxy, connect, monke
     await still_serves(proxy, connect)
 
 
+async def test_a_client_that_reads_nothing_is_not_read_either(proxy):
+    client = await RawClient.to(proxy)
+    client.send(client.request(), message_frame(), end=True)
+    assert await client.until(is_end)
+    client.writer.transport.pause_reading()
+    (connection,) = proxy.port._opened
+    transport_here = connection._transport
+    transport_here.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00abcdefgh"
+    async with asyncio.timeout(SECONDS):
+        while transport_here.is_reading():
+            client.writer.write(ping * 1_000)
+            await asyncio.sleep(0)
+    held = transport_here.get_write_buffer_size()
+    client.writer.write(ping * 1_000)
+    await asyncio.sleep(0.05)
+    assert transport_here.get_write_buffer_size() <= held
+    client.close()
+
+
 async def test_connections_beyond_the_limit_are_closed(start_proxy, connect):
     proxy = await start_proxy(max_connections=2)
     clients = [connect(proxy) for _ in range(2)]
@@ -202,6 +223,7 @@ async def test_settings_beyond_the_limit_are_refused(proxy, connect):
     large = producer_settings(*(f"topic-{number:05}-{'x' * 80}" for number in range(1_000)))
     async with telling(connect(proxy), large) as stream:
         assert stream.settled.status.code == pb.BAD_REQUEST
+        assert proxy.port._limits.memory.requests == 0  # although the stream stays open
     assert proxy.counters.limits["max_settings_bytes"] == 1
 
 
@@ -252,6 +274,12 @@ async def test_a_drain_tells_clients_to_reconnect_and_answers_requests_under_way
     async with asyncio.timeout(SECONDS):
         await draining
     assert proxy.counters.answers["SendMessage", "MESSAGE_CORRUPTED"] == 1
+    # h2's client takes no frames after a goodbye, so this one is looked for in the bytes
+    goodbye = GoAwayFrame(0, last_stream_id=working, error_code=0).serialize()
+    received = b""
+    async with asyncio.timeout(SECONDS):
+        while goodbye not in received:
+            received += await raw.reader.read(1 << 16)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address)
 

@@ -16,6 +16,7 @@ from raw_client import RawClient, message_frame
 
 from dledger_client import Admin, Producer
 from dledger_proxy.grpc.definition import messaging_pb2 as pb
+from dledger_remoting.codes import RequestCode
 
 SECONDS = 20.0
 
@@ -195,6 +196,9 @@ async def test_kinds_are_not_checked_if_the_configuration_says_so(start_proxy, c
     topic = await make_topic("NORMAL")
     client = connect(await start_proxy(cluster.namesrv, check_message_types=False))
     assert (await client.send(topic, message_group="g", message_type=pb.FIFO)).status.code == pb.OK
+    assert (await client.send("nowhere-either")).status.code == pb.TOPIC_NOT_FOUND
+    async with Admin(cluster.namesrv) as admin:
+        assert "nowhere-either" not in await admin.topics()
 
 
 async def test_a_recalled_message_does_not_come_and_a_delivered_one_cannot_be_recalled(client, make_topic, group_name):
@@ -458,8 +462,9 @@ async def test_a_transaction_ends_at_another_proxy_and_a_forged_id_is_refused(
 
 
 async def test_a_question_about_a_transaction_comes_to_the_producer_of_another_proxy(
-    start_proxy, connect, cluster, client, make_topic, group_name
+    start_proxy, connect, cluster, client, make_topic, group_name, monkeypatch
 ):
+    monkeypatch.setattr("dledger_proxy.registrations.BEAT_SECONDS", 1_000)  # it is registered at once
     topic = await make_topic("TRANSACTION")
     await client.receive(topic, group_name, wait_s=0)
     producer = connect(await start_proxy(cluster.namesrv))
@@ -531,6 +536,36 @@ async def test_brokers_know_a_client_with_its_address_language_and_subscription_
 
 async def _is_gone(admin, group):
     return await admin.members(group) == []
+
+
+async def test_an_operator_sees_the_stacks_of_a_client_and_has_it_try_a_message(
+    client, cluster, proxy, make_topic, group_name
+):
+    topic = await make_topic("NORMAL", queues=1)
+    sent = (await client.send(topic, b"try me")).entries[0]
+    async with telling(client, consumer_settings(topic, group_name)) as stream, Admin(cluster.namesrv) as admin:
+        await until(lambda: _is_member(proxy, group_name, client.client_id))
+        fields = {"consumerGroup": group_name, "clientId": client.client_id}
+
+        def ask(code, **more):
+            asking = proxy.backends.ask("broker-a", code, fields | more, deadline=proxy.backends.deadline())
+            return asyncio.ensure_future(asking)
+
+        state = ask(RequestCode.GET_CONSUMER_RUNNING_INFO, jstackEnable="true")
+        async with asyncio.timeout(SECONDS):
+            asked = (await stream.recv_message()).print_thread_stack_trace_command
+        trace = pb.ThreadStackTrace(nonce=asked.nonce, thread_stack_trace="main: it waits")
+        await stream.send_message(pb.TelemetryCommand(thread_stack_trace=trace))
+        assert b"main: it waits" in (await state).body
+        (found,) = await admin.messages_by_key(topic, sent.message_id, unique=True)
+        for code, word in ((pb.OK, b"CR_SUCCESS"), (pb.FAILED_TO_CONSUME_MESSAGE, b"CR_LATER")):
+            tried = ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=found.offset_message_id, brokerName="broker-a")
+            async with asyncio.timeout(SECONDS):
+                question = (await stream.recv_message()).verify_message_command
+            assert question.message.body == b"try me"
+            result = pb.VerifyMessageResult(nonce=question.nonce)
+            await stream.send_message(pb.TelemetryCommand(status=pb.Status(code=code), verify_message_result=result))
+            assert word in (await tried).body
 
 
 async def test_progress_of_a_group_shows_its_true_lag(client, cluster, make_topic, group_name):

@@ -12,7 +12,7 @@ leader, even if the log takes the renewal later:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
-from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, lease_owner
+from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, is_client_id, lease_owner
 from dledger_broker.features.pop.commands import Pop
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
@@ -45,7 +45,7 @@ MAX_ROWS: Final = 25
 class LeaseRequests(Part):
     """Part that gives, renews and ends leases on the leader, and reports heartbeats to the leader on other nodes.
 
-    `look_again` is called with each client whose lease has ended early.
+    `look_again` is called with the clients whose leases have ended early.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LeaseRequests(Part):
         clock: GroupClock,
         requests: Requests,
         clients: ClientRequests,
-        look_again: Callable[[str], None],
+        look_again: Callable[[Container[str]], None],
     ) -> None:
         self._machine = machine
         self._env = env
@@ -109,7 +109,7 @@ class LeaseRequests(Part):
         self._report(request, lease_owner(client_id, request.account), has_left=False)
 
     def _on_unregister(self, request: Request, header: UnregisterClientHeader) -> None:
-        if header.consumer_group and header.client_id.strip():
+        if header.consumer_group and is_client_id(header.client_id):
             self._report(request, lease_owner(header.client_id, request.account), has_left=True)
 
     def _report(self, request: Request, owner: str, *, has_left: bool) -> None:
@@ -168,13 +168,11 @@ class LeaseRequests(Part):
                 self._machine.stage_command(RenewLeases(rows), done, privileged=privileged)
 
     def _done(self, rows: Sequence[RenewedLease], error: LogError | None) -> None:
-        for row in rows:
-            if row.length_ms:
-                self._in_flight.discard(row.client)
-                continue
-            self._ending.discard(row.client)
-            if error is None:
-                self._look_again(row.client)
+        ended = {row.client for row in rows if not row.length_ms}
+        self._ending -= ended
+        self._in_flight.difference_update(row.client for row in rows if row.length_ms)
+        if ended and error is None:
+            self._look_again(ended)
 
     def _discard(self, error: NotLeaderError) -> None:
         """Give up the collected rows, because this replica no longer leads. None of them was proposed."""

@@ -25,9 +25,14 @@ _MARK: Final = "\0"
 """Separator of client id and account in the name of an owner. No client id contains it."""
 
 
+def is_client_id(text: str) -> bool:
+    """Return whether a client can have this id, so that it may own a lease."""
+    return bool(text.strip()) and len(text) <= MAX_CLIENT_CHARS and _MARK not in text
+
+
 def lease_owner(client_id: str, account: str) -> str:
     """Return the name of a lease's owner. Raises `InvalidParameter` for an id that no client can have."""
-    if not client_id.strip() or len(client_id) > MAX_CLIENT_CHARS or _MARK in client_id:
+    if not is_client_id(client_id):
         raise InvalidParameter(
             f"the lease names a client id of {len(client_id)} characters: expected 1 to {MAX_CLIENT_CHARS} without NUL"
         )

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -201,13 +201,13 @@ class Revivals:
         if self._run is not None and self._changes.table.delivery(key, pop_time_ms) is not None:
             self._untaken.add((key, pop_time_ms))
 
-    def look_again(self, client: str) -> None:
-        """Look at all deliveries under a client's lease, because the lease has ended early."""
+    def look_again(self, clients: Container[str]) -> None:
+        """Look at all deliveries under the leases of clients, because these leases have ended early."""
         now_ms = self._clock.now_ms()
         if self._run is None or now_ms is None:
             return
         leased = (
-            (queue.key, each.pop_time_ms) for queue in self._changes.table for each in queue if each.client == client
+            (queue.key, each.pop_time_ms) for queue in self._changes.table for each in queue if each.client in clients
         )
         self._postpone(dict.fromkeys(leased, now_ms))
 

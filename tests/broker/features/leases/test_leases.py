@@ -129,6 +129,16 @@ def test_a_heartbeat_behind_the_leaving_of_its_client_does_not_undo_it(client: P
     assert client.pop_bodies() == [b"a"], "nor does a new leader wait for heartbeats of a client that has left"
 
 
+def test_an_id_that_no_client_can_have_ends_no_lease_of_an_account(client: Popper) -> None:
+    """Nothing but the account's own requests name its leases."""
+    client.store(b"a")
+    assert client.pop(**LEASE)
+    for client_id in ("", "c\0", "x" * 2_000):
+        assert client.call(35, {"clientID": client_id, "consumerGroup": "CG"}).code == 0
+    client.wait(5)
+    assert client.pop() == []
+
+
 def test_no_client_can_say_what_only_nodes_say_of_leases(client: Popper) -> None:
     client.store(b"a")
     assert client.pop(**LEASE)
