@@ -41,9 +41,11 @@ from dledger_client import (
     SyncSimpleConsumer,
     SyncTransactionProducer,
     TransactionProducer,
+    forks,
 )
 from dledger_client.blocking import Blocking, ClosedAfterUse, evaluate
 from dledger_remoting.codes import RequestCode
+from tests.waiting import wait_until
 
 FACES = {
     SyncProducer: Producer,
@@ -315,6 +317,9 @@ def test_a_forked_process_has_no_connection_of_its_parent(cluster):
         names = [os.readlink(f"/proc/self/fd/{number}") for number in connected]
         return [name for name in names if name.startswith("socket:")]
 
+    def known():
+        return {transport.get_extra_info("socket").fileno() for transport in list(forks._transports.values())}
+
     before = set(os.listdir("/proc/self/fd"))
     with SyncProducer(cluster.namesrv) as producer:
         producer.send("T", b"x")
@@ -323,6 +328,7 @@ def test_a_forked_process_has_no_connection_of_its_parent(cluster):
             number for number in set(os.listdir("/proc/self/fd")) - before if peer_of(int(number)) in addresses
         ]
         assert len(sockets()) >= 2, "a name server and a broker"
+        wait_until(lambda: set(map(int, connected)) <= known())  # one may be connected and not told to its protocol yet
         child = os.fork()
         if child == 0:
             os._exit(len(sockets()))
