@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import msgspec
 
-from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import IllegalOperation, InvalidParameter
 from dledger_remoting.headers import RecallMessageHeader, UnregisterClientHeader, encode_ext
@@ -21,24 +21,23 @@ from dledger_remoting.topics import HALF_TOPIC, validate_group
 from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
 from .arguments import above_zero, at_least, checked
-from .batches import Part, parts_of, results_of
+from .batches import parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
+from .deliveries import Deliveries
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
-from .lanes import Lanes, refuse_two_choices
+from .lanes import refuse_two_choices
 from .messages import Message, MessageQueue, ReceivedMessage, message_of
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
-from .results import SendResult, results_in
-from .routes import queue_of_key
-from .sender import QueueChoice, Sender
+from .results import SendResult
+from .sender import Sender
 from .surroundings import wall_ms
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
-from .wire import Outgoing
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Default time limit of a call in seconds. A group replaces its leader in less: a failover is a delay, no error."""
@@ -128,11 +127,10 @@ class Producer:
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
         self._calls = CallsUnderWay()
         self._closing = False
-        self._lanes = Lanes()
         self._pending_requests = RequestsThatWait()
         self._check_handler: Callable[[Connection, RemotingCommand], None] | None = None
         self._core: ClientCore | None = None
-        self._sender: Sender | None = None
+        self._deliveries: Deliveries | None = None
 
     async def start(self) -> None:
         """Begin to keep routes up to date. No name server needs to be there yet."""
@@ -146,9 +144,10 @@ class Producer:
             credentials=self._credentials,
             tls=self._tls,
         )
-        self._sender = Sender(
+        sender = Sender(
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
         )
+        self._deliveries = Deliveries(sender, self._window, self._group, self._tracer)
         self._core.start()
         if self._tracer is not None:
             self._tracer.start(self._core)
@@ -223,10 +222,11 @@ class Producer:
             message = message_of(body, arguments)
             refuse_two_choices(queue, [message.ordering_key])
             outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
+            _, deliveries = self._require_started()
             if message.ordering_key is None:
-                choose = self._make_queue_choice(queue, message.unique_key if is_idempotent else None)
-                return (await self._send(outgoing, choose, deadline))[0]
-            return (await self._send_in_lane([outgoing], topic, message.ordering_key, deadline))[0]
+                choose = deliveries.choice(queue, message.unique_key if is_idempotent else None)
+                return (await deliveries.send(outgoing, choose, deadline))[0]
+            return (await deliveries.send_in_lane([outgoing], topic, message.ordering_key, deadline))[0]
 
     async def send_batch(
         self,
@@ -254,20 +254,11 @@ class Producer:
             is_idempotent = self._idempotent if idempotent is None else idempotent
             parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
             refuse_two_choices(queue, [part.ordering_key for part in parts])
+            _, deliveries = self._require_started()
             if len(parts) == 1:
-                return await self._send_part(topic, parts[0], queue, deadline)
-            sends = [self._send_part(topic, part, queue, deadline) for part in parts]
+                return await deliveries.send_part(topic, parts[0], queue, deadline)
+            sends = [deliveries.send_part(topic, part, queue, deadline) for part in parts]
             return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
-
-    async def _send_part(self, topic: str, part: Part, queue: MessageQueue | None, deadline: float) -> list[SendResult]:
-        if part.ordering_key is not None:
-            return await self._send_in_lane(part.requests, topic, part.ordering_key, deadline)
-        results: list[SendResult] = []
-        choose = self._make_queue_choice(queue, part.unique_key if part.requests[0].idempotent else None)
-        for request in part.requests:
-            await self._send_next(request, choose, deadline, results)
-            choose = self._make_queue_choice(_queue_of(results[-1]))
-        return results
 
     async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Recall a message that is to be delivered later, by its `SendResult.recall_handle`. Returns its unique key.
@@ -278,7 +269,8 @@ class Producer:
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            core, sender = self._require_started()
+            core, deliveries = self._require_started()
+            sender = deliveries.sender
             try:
                 decoded = RecallHandle.decode(handle)
             except IllegalOperation as error:
@@ -311,7 +303,8 @@ class Producer:
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic)
             outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
-            core, sender = self._require_started()
+            core, deliveries = self._require_started()
+            sender = deliveries.sender
             try:
                 queue = sender.next_queue(await sender.route(topic, deadline))
                 address = await core.routes.group(queue.broker_group).target(deadline)
@@ -396,7 +389,8 @@ class Producer:
         outgoing = msgspec.structs.replace(
             encoded, properties=property_text + encoded.properties, sys_flag=encoded.sys_flag | sys_flag
         )
-        return (await self._send(outgoing, self._make_queue_choice(None), deadline))[0]
+        _, deliveries = self._require_started()
+        return (await deliveries.send(outgoing, deliveries.choice(None), deadline))[0]
 
     async def _ask_leader(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> None:
         """Ask a broker group's leader a question that can be repeated. Raises `RefusedError` or `DeadlineError`."""
@@ -411,62 +405,12 @@ class Producer:
         Raises `NoRouteError`.
         """
         deadline = self._deadline(timeout)
-        _, sender = self._require_started()
-        return (await sender.route(self._namespace.full(topic), deadline)).all_writable
+        _, deliveries = self._require_started()
+        return (await deliveries.sender.route(self._namespace.full(topic), deadline)).all_writable
 
     def _trace(self, trace: Trace) -> None:
         if self._tracer is not None:
             self._tracer.add(trace)
-
-    async def _send(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
-        delivery = self._deliver(outgoing, choose, deadline)
-        return await (delivery if self._tracer is None else self._tracer.traced(outgoing, self._group, delivery))
-
-    async def _deliver(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
-        _, sender = self._require_started()
-        size = outgoing.size_bytes
-        try:
-            await self._window.acquire(size, deadline)
-        except TimeoutError:
-            error = DeadlineError("too many sends are under way, and none ended before the deadline")
-            raise SendError(outgoing.topic, 0, "not_sent", error) from error
-        try:
-            delivered = await sender.deliver(outgoing, choose, deadline)
-        finally:
-            self._window.release(size)
-        return results_in(
-            outgoing,
-            delivered.queue.broker_group,
-            delivered.placement,
-            replicated=delivered.code == ResponseCode.SUCCESS,
-            maybe_stored=delivered.maybe_stored,
-        )
-
-    async def _send_next(
-        self, outgoing: Outgoing, choose: QueueChoice, deadline: float, results: list[SendResult]
-    ) -> None:
-        """Send one of several requests. An error carries the results of the requests before it."""
-        try:
-            results += await self._send(outgoing, choose, deadline)
-        except SendError as error:
-            error.stored = tuple(results)
-            raise
-
-    async def _send_in_lane(
-        self, requests: Sequence[Outgoing], topic: str, ordering_key: str, deadline: float
-    ) -> list[SendResult]:
-        _, sender = self._require_started()
-        results: list[SendResult] = []
-        async with self._lanes.turn(sender, topic, ordering_key, deadline) as choose:
-            for request in requests:
-                await self._send_next(request, choose, deadline, results)
-        return results
-
-    def _make_queue_choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
-        _, sender = self._require_started()
-        if queue is not None:
-            return lambda _: MessageQueue(*queue)
-        return sender.next_queue if unique_key is None else lambda route: queue_of_key(route, unique_key)
 
     def _deadline(self, timeout: float | None) -> float:
         core, _ = self._require_started()
@@ -486,14 +430,10 @@ class Producer:
             validate_destination(full_topic)
         return full_topic
 
-    def _require_started(self) -> tuple[ClientCore, Sender]:
-        if self._core is None or self._sender is None:
+    def _require_started(self) -> tuple[ClientCore, Deliveries]:
+        if self._core is None or self._deliveries is None:
             raise ClientClosedError("the producer is not started: use 'async with Producer(...)'")
-        return self._core, self._sender
+        return self._core, self._deliveries
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self._client_id, producer_data_set=[ProducerData(self._group)])
-
-
-def _queue_of(result: SendResult) -> MessageQueue:
-    return MessageQueue(result.topic, result.broker_group, result.queue_id)
