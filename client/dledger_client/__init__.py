@@ -38,6 +38,7 @@ from .errors import (
 )
 from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
+from .interception import Interceptor
 from .messages import Message, MessageQueue, ReceivedMessage
 from .offers import Priority
 from .offsets import StartFrom
@@ -89,6 +90,7 @@ __all__ = [
     "GroupMember",
     "GroupRetryPolicy",
     "Handler",
+    "Interceptor",
     "InvalidArgumentError",
     "Message",
     "MessageQueue",

@@ -18,6 +18,7 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.heartbeat import HeartbeatData
 from dledger_remoting.signatures import Credentials
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .assignments import Assignments
 from .callbacks import check_handler
@@ -26,6 +27,7 @@ from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
 from .fetcher import PullLimits, QueueFetcher, being_cancelled
 from .flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
+from .interception import Caller, ReceiveCall
 from .membership import Membership, heartbeat_of
 from .messages import MessageQueue, ReceivedMessage, Settlement, queues_in
 from .nameservers import parse_addresses
@@ -35,7 +37,8 @@ from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom,
 from .questions import QUESTION_CODES, OperatorQuestions, described
 from .rebalance import Strategy, StrategyName, strategy_named
 from .resets import RESET_CODES, take_request
-from .retries import RetrySender, pause_seconds
+from .retries import RetrySender
+from .settlements import Settlements
 from .stalls import QueueStall, StallWatch
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
 from .takers import CLOSE_TIMEOUT_SECONDS, Taker, Takers
@@ -43,12 +46,6 @@ from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
-
-_ORDERLY_RECONSUME_TIMES: Final = 16
-"""Default number of times that an orderly consumer tries a failed message again.
-
-No broker takes part in these retries.
-"""
 
 _CUT_OFF_SECONDS: Final = 1.0
 """Time limit in seconds for cancelled handlers to end."""
@@ -64,7 +61,7 @@ class _Running(msgspec.Struct, frozen=True):
     assignments: Assignments
     membership: Membership
     offers: Offers
-    retries: RetrySender
+    settlements: Settlements
     stalls: StallWatch
     questions: OperatorQuestions
 
@@ -178,6 +175,9 @@ class PushConsumer:
         self._warn_after = warn_after
         self._client_id = client_id or new_client_id()
         self._tracer = tracer(trace, max_traces)
+        self._caller = Caller(
+            self._client_id, group, namespace or "", tuple(self._name_servers), is_broadcast=self._strategy is None
+        )
 
         self._running: _Running | None = None
         self._workers: list[asyncio.Task[None]] = []
@@ -272,10 +272,18 @@ class PushConsumer:
             with_locks=self._queue_locks,
         )
         offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
-        retries = RetrySender(core, self._group, self._max_reconsume_times)
+        settlements = Settlements(
+            assignments,
+            offers,
+            RetrySender(core, self._caller, self._group, self._max_reconsume_times),
+            core,
+            in_order=self._orderly,
+            is_broadcast=self._strategy is None,
+            max_reconsume_times=self._max_reconsume_times,
+        )
         stalls = StallWatch(self._client_id, assignments.watched, self._warn_after)
         questions = self._make_operator_questions(assignments)
-        self._running = _Running(core, assignments, membership, offers, retries, stalls, questions)
+        self._running = _Running(core, assignments, membership, offers, settlements, stalls, questions)
         await self._await_name_server(core)
         core.start()
         if self._tracer is not None:
@@ -293,7 +301,7 @@ class PushConsumer:
         return OperatorQuestions(
             self._group,
             self._namespace,
-            self._handler,
+            None if self._handler is None else partial(interception.handle, self._caller, self._handler),
             assignments.fetchers,
             subscriptions=consumer_data.subscription_data_set,
             properties=described(
@@ -372,6 +380,15 @@ class PushConsumer:
         They must be acknowledged one by one, even with `auto_ack`. Raises `ClientClosedError` once the consumer is
         being closed.
         """
+        if (around := interception.interceptor) is None:
+            return await self._take(max_messages, timeout)
+        call = ReceiveCall(self._caller, "receive")
+        with around.receiving(call):
+            call.messages = messages = await self._take(max_messages, timeout)
+        return messages
+
+    async def _take(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage]:
+        """Take messages as `receive` does, perhaps before the application asks for them."""
         at_least(1, max_messages=max_messages)
         offers = self._require_started().offers
         messages: list[ReceivedMessage] = []
@@ -396,15 +413,25 @@ class PushConsumer:
 
         Raises `DeadlineError` if some could not be committed.
         """
-        uncommitted = await self._require_started().assignments.commit()
-        if uncommitted:
-            raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(uncommitted)))} could not be committed yet")
+        assignments = self._require_started().assignments
+        with interception.settling(self._caller, "commit"):
+            uncommitted = await assignments.commit()
+            if uncommitted:
+                listed = ", ".join(map(str, sorted(uncommitted)))
+                raise DeadlineError(f"the offsets of {listed} could not be committed yet")
 
     async def _next_message_for(self, taker: Taker | None) -> ReceivedMessage:
         self._takers.begin_to_ask(taker)
         message = None
         try:
-            message = await self._require_started().offers.next()
+            offers = self._require_started().offers
+            if (around := interception.interceptor) is None:
+                message = await offers.next()
+            else:
+                call = ReceiveCall(self._caller, "iterate")
+                with around.receiving(call):
+                    message = await offers.next()
+                    call.messages = () if message is None else (message,)
         finally:
             self._takers.end_to_ask(taker, message)
         if message is None:
@@ -452,7 +479,10 @@ class PushConsumer:
         offers = self._require_started().offers
         while (message := await offers.next()) is not None:
             try:
-                await handler(message)
+                if interception.interceptor is None:
+                    await handler(message)
+                else:
+                    await interception.handle(self._caller, handler, message)
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 raise
             # includes cancellations by other code, and panics of extensions, which are not an `Exception`
@@ -466,41 +496,7 @@ class PushConsumer:
                     message.ack()
 
     def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
-        running = self._require_started()
-        if running.core.is_closed or not fetcher.finish(message) or not running.assignments.holds(fetcher):
-            return
-        if not settlement.again or self._strategy is None:
-            self._acknowledge(fetcher, message)
-        else:
-            fetcher.retrying[message.queue_offset] = running.core.loop.time() + (settlement.delay_s or 0.0)
-            running.core.spawn(
-                self._retry(running, fetcher, message, settlement.delay_s), f"retry {message.message_id}"
-            )
-
-    def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
-        fetcher.acknowledge(message.queue_offset)
-        if self._orderly:
-            self._offer(fetcher)
-
-    async def _retry(
-        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage, delay_s: float | None
-    ) -> None:
-        limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
-        is_repeated_here = self._orderly and message.reconsume_times < limit
-        if is_repeated_here:
-            fetcher.try_again(message.queue_offset)
-        if not is_repeated_here and await running.retries.give_back(
-            message, delay_s, lambda: running.assignments.holds(fetcher), give_up=self._orderly
-        ):
-            fetcher.retrying.pop(message.queue_offset, None)
-            self._acknowledge(fetcher, message)
-            return
-        await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
-        fetcher.retrying.pop(message.queue_offset, None)
-        if not fetcher.revoked:
-            redelivered = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
-            fetcher.buffer.appendleft(redelivered)
-            self._offer(fetcher)
+        self._require_started().settlements.settle(fetcher, message, settlement)
 
     def _heartbeat(self) -> HeartbeatData:
         return heartbeat_of(

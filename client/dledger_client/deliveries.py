@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from dledger_remoting.codes import ResponseCode
 
 from .batches import Part
-from .errors import DeadlineError, SendError
+from .core import ClientCore
+from .errors import ClientError, DeadlineError, SendError
 from .lanes import Lanes
 from .messages import MessageQueue
 from .results import SendResult, results_in
@@ -25,7 +27,10 @@ class Deliveries:
     the group that `tracer`, if there is one, names in traces.
     """
 
-    def __init__(self, sender: Sender, window: InFlightWindow, group: str, tracer: Tracer | None) -> None:
+    def __init__(
+        self, core: ClientCore, sender: Sender, window: InFlightWindow, group: str, tracer: Tracer | None
+    ) -> None:
+        self._core = core
         self.sender = sender
         self._window = window
         self._group = group
@@ -58,6 +63,24 @@ class Deliveries:
             for request in requests:
                 await self._send_next(request, choose, deadline, results)
         return results
+
+    async def send_oneway(self, outgoing: Outgoing, deadline: float) -> None:
+        """Send a request to a leader without an answer. Raises `SendError` if no leader takes it in time."""
+        topic, core, sender = outgoing.topic, self._core, self.sender
+        try:
+            queue = sender.next_queue(await sender.route(topic, deadline))
+            address = await core.routes.group(queue.broker_group).target(deadline)
+            connection = await core.pool.get(address, deadline)
+            async with asyncio.timeout_at(deadline):
+                await connection.writable()
+            if core.loop.time() >= deadline:  # only a wait notices the deadline, and nothing above had to wait
+                raise TimeoutError
+            sender.send_oneway(outgoing, queue, address)
+        except TimeoutError:
+            error = DeadlineError("no leader took it before the deadline")
+            raise SendError(topic, 0, "not_sent", error) from error
+        except ClientError as error:
+            raise SendError(topic, 0, "not_sent", error) from error
 
     def choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
         """Return the function that chooses the queue of a request: `queue`, or the queue of the key, or the next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,17 +16,20 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import IllegalOperation, InvalidParameter
 from dledger_remoting.headers import RecallMessageHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
+from dledger_remoting.properties import CORRELATION_ID, parse_properties
 from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import HALF_TOPIC, validate_group
 from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .batches import parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .deliveries import Deliveries
-from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
+from .errors import ClientClosedError, InvalidArgumentError
+from .interception import Caller, ReceiveCall, SendCall, SendOperation
 from .lanes import refuse_two_choices
 from .messages import Message, MessageQueue, ReceivedMessage, message_of
 from .nameservers import parse_addresses
@@ -117,6 +121,7 @@ class Producer:
         self._retry_unknown = retry_unknown
         self._idempotent = idempotent
         self._client_id = client_id or new_client_id()
+        self._caller = Caller(self._client_id, group, namespace or "", tuple(self._name_servers))
         self._encoder = OutgoingEncoder(
             compress_over_bytes=compress_over_bytes,
             max_message_bytes=max_message_bytes,
@@ -147,7 +152,7 @@ class Producer:
         sender = Sender(
             self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
         )
-        self._deliveries = Deliveries(sender, self._window, self._group, self._tracer)
+        self._deliveries = Deliveries(self._core, sender, self._window, self._group, self._tracer)
         self._core.start()
         if self._tracer is not None:
             self._tracer.start(self._core)
@@ -221,12 +226,23 @@ class Producer:
             arguments = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
             message = message_of(body, arguments)
             refuse_two_choices(queue, [message.ordering_key])
-            outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
-            _, deliveries = self._require_started()
-            if message.ordering_key is None:
-                choose = deliveries.choice(queue, message.unique_key if is_idempotent else None)
-                return (await deliveries.send(outgoing, choose, deadline))[0]
-            return (await deliveries.send_in_lane([outgoing], topic, message.ordering_key, deadline))[0]
+            if (around := interception.interceptor) is None:
+                return (await self._send_one(topic, queue, deadline, is_idempotent, [message]))[0]
+            call = self._call("send", topic, [message], idempotent=is_idempotent)
+            send = partial(self._send_one, topic, queue, deadline, is_idempotent)
+            return (await interception.send(around, call, send))[0]
+
+    async def _send_one(
+        self, topic: str, queue: MessageQueue | None, deadline: float, is_idempotent: bool, messages: Sequence[Message]
+    ) -> list[SendResult]:
+        """Send a single message."""
+        (message,) = messages
+        outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
+        _, deliveries = self._require_started()
+        if message.ordering_key is not None:
+            return await deliveries.send_in_lane([outgoing], topic, message.ordering_key, deadline)
+        choose = deliveries.choice(queue, message.unique_key if is_idempotent else None)
+        return await deliveries.send(outgoing, choose, deadline)
 
     async def send_batch(
         self,
@@ -252,13 +268,29 @@ class Producer:
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic, queue)
             is_idempotent = self._idempotent if idempotent is None else idempotent
-            parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
-            refuse_two_choices(queue, [part.ordering_key for part in parts])
-            _, deliveries = self._require_started()
-            if len(parts) == 1:
-                return await deliveries.send_part(topic, parts[0], queue, deadline)
-            sends = [deliveries.send_part(topic, part, queue, deadline) for part in parts]
-            return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
+            send = partial(self._send_batch, topic, queue, deadline, is_idempotent, ordering_key)
+            if (around := interception.interceptor) is None or not messages:
+                return await send(messages)
+            given = [message if isinstance(message, Message) else Message(message) for message in messages]
+            call = self._call("send_batch", topic, given, idempotent=is_idempotent)
+            return list(await interception.send(around, call, send))
+
+    async def _send_batch(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        deadline: float,
+        is_idempotent: bool,
+        ordering_key: str | None,
+        messages: Sequence[Message | bytes],
+    ) -> list[SendResult]:
+        parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
+        refuse_two_choices(queue, [part.ordering_key for part in parts])
+        _, deliveries = self._require_started()
+        if len(parts) == 1:
+            return await deliveries.send_part(topic, parts[0], queue, deadline)
+        sends = [deliveries.send_part(topic, part, queue, deadline) for part in parts]
+        return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
 
     async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Recall a message that is to be delivered later, by its `SendResult.recall_handle`. Returns its unique key.
@@ -302,23 +334,17 @@ class Producer:
         with self._calls:
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic)
-            outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
-            core, deliveries = self._require_started()
-            sender = deliveries.sender
-            try:
-                queue = sender.next_queue(await sender.route(topic, deadline))
-                address = await core.routes.group(queue.broker_group).target(deadline)
-                connection = await core.pool.get(address, deadline)
-                async with asyncio.timeout_at(deadline):
-                    await connection.writable()
-                if core.loop.time() >= deadline:  # only a wait notices the deadline, and nothing above had to wait
-                    raise TimeoutError
-                sender.send_oneway(outgoing, queue, address)
-            except TimeoutError:
-                error = DeadlineError("no leader took it before the deadline")
-                raise SendError(topic, 0, "not_sent", error) from error
-            except ClientError as error:
-                raise SendError(topic, 0, "not_sent", error) from error
+            _, deliveries = self._require_started()
+
+            async def send(messages: Sequence[Message]) -> list[SendResult]:
+                await deliveries.send_oneway(self._encoder.encode(topic, messages[0]), deadline)
+                return []
+
+            given = [Message(body, key, tags, properties)]
+            if (around := interception.interceptor) is None:
+                await send(given)
+            else:
+                await interception.send(around, self._call("send_oneway", topic, given), send)
 
     def _set_check_handler(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
         """Set the handler of brokers' requests, before the start; for producers of transactions."""
@@ -343,10 +369,14 @@ class Producer:
             deadline = self._deadline(timeout)
             core, _ = self._require_started()
             with self._pending_requests.one_more(core.client_id, deadline) as (property_text, reply):
-                await self._send_with_properties(
-                    topic, Message(body, key, tags, properties), property_text, 0, deadline
-                )
-                return await in_time(reply, topic, deadline)
+                message = Message(body, key, tags, properties)
+                await self._send_with_properties("request", topic, message, property_text, 0, deadline)
+                if (around := interception.interceptor) is None:
+                    return await in_time(reply, topic, deadline)
+                call = ReceiveCall(self._caller, "reply")
+                with around.receiving(call):
+                    call.messages = (await in_time(reply, topic, deadline),)
+                return reply.result()
 
     async def reply(
         self,
@@ -365,8 +395,19 @@ class Producer:
             deadline = self._deadline(timeout)
             core, _ = self._require_started()
             reply_address = asked_by(message)
-            outgoing = self._encoder.encode(reply_address.topic, Message(body, properties=properties))
-            await pass_reply_on(core, message.queue.broker_group, self._group, reply_address, outgoing, deadline)
+
+            async def send(messages: Sequence[Message]) -> list[SendResult]:
+                outgoing = self._encoder.encode(reply_address.topic, messages[0])
+                await pass_reply_on(core, message.queue.broker_group, self._group, reply_address, outgoing, deadline)
+                return []
+
+            replies = [Message(body, properties=properties)]
+            if (around := interception.interceptor) is None:
+                await send(replies)
+            else:
+                call = self._call("reply", reply_address.topic, replies)
+                call.asked_by = message
+                await interception.send(around, call, send)
 
     def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
         """Handle a request of a broker."""
@@ -378,19 +419,32 @@ class Producer:
     async def _send_half(self, topic: str, message: Message, property_text: str, sys_flag: int) -> SendResult:
         """Send a transaction's message, with the properties that mark it as one. Raises the errors of `send`."""
         with self._calls:
-            return await self._send_with_properties(topic, message, property_text, sys_flag, self._deadline(None))
+            deadline = self._deadline(None)
+            return await self._send_with_properties("begin", topic, message, property_text, sys_flag, deadline)
 
     async def _send_with_properties(
-        self, topic: str, message: Message, property_text: str, sys_flag: int, deadline: float
+        self, operation: SendOperation, topic: str, message: Message, text: str, sys_flag: int, deadline: float
     ) -> SendResult:
-        """Send a message with the properties of `property_text` before its own: the application cannot set them."""
+        """Send a message with the properties of `text` before its own: the application cannot set them."""
         topic = self._resolve_topic(topic)
-        encoded = self._encoder.encode(topic, message)
-        outgoing = msgspec.structs.replace(
-            encoded, properties=property_text + encoded.properties, sys_flag=encoded.sys_flag | sys_flag
-        )
-        _, deliveries = self._require_started()
-        return (await deliveries.send(outgoing, deliveries.choice(None), deadline))[0]
+
+        async def send(messages: Sequence[Message]) -> list[SendResult]:
+            encoded = self._encoder.encode(topic, messages[0])
+            properties, flags = text + encoded.properties, encoded.sys_flag | sys_flag
+            outgoing = msgspec.structs.replace(encoded, properties=properties, sys_flag=flags)
+            _, deliveries = self._require_started()
+            return await deliveries.send(outgoing, deliveries.choice(None), deadline)
+
+        if (around := interception.interceptor) is None:
+            return (await send([message]))[0]
+        call = self._call(operation, topic, [message])
+        call.conversation_id = parse_properties(text).get(CORRELATION_ID)
+        return (await interception.send(around, call, send))[0]
+
+    def _call(
+        self, operation: SendOperation, topic: str, messages: Sequence[Message], *, idempotent: bool = False
+    ) -> SendCall:
+        return SendCall(self._caller, operation, self._namespace.plain(topic), messages, idempotent)
 
     async def _ask_leader(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> None:
         """Ask a broker group's leader a question that can be repeated. Raises `RefusedError` or `DeadlineError`."""

@@ -28,9 +28,11 @@ from dledger_remoting.properties import POP_CHECK_POINT
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group, validate_topic
 
+from . import interception
 from .arguments import above_zero, at_least, checked
-from .core import ClientCore
+from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
+from .interception import Caller, ReceiveCall, SettleCall
 from .messages import ReceivedMessage
 from .nameservers import parse_addresses
 from .namespaces import Namespace
@@ -111,7 +113,8 @@ class SimpleConsumer:
         self._invisible_ms = _invisible_ms(invisible)
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
-        self._client_id = client_id
+        self._client_id = client_id or new_client_id()
+        self._caller = Caller(self._client_id, group, namespace or "", tuple(self._name_servers))
         self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
         self._pops: Pops | None = None
@@ -173,6 +176,14 @@ class SimpleConsumer:
         if not 1 <= max_messages <= MAX_POP_MESSAGES:
             raise InvalidArgumentError(f"max_messages {max_messages} is outside 1..{MAX_POP_MESSAGES}")
         at_least(0, wait=wait)
+        if (around := interception.interceptor) is None:
+            return await self._receive(max_messages, wait)
+        call = ReceiveCall(self._caller, "receive", self._namespace.plain(self._topic))
+        with around.receiving(call):
+            call.messages = messages = await self._receive(max_messages, wait)
+        return messages
+
+    async def _receive(self, max_messages: int, wait: float) -> list[ReceivedMessage]:
         core, pops = self._require_started(), self._require_pops()
         deadline = core.loop.time() + wait
         while True:
@@ -229,7 +240,12 @@ class SimpleConsumer:
         acknowledged before, by an earlier attempt or call whose answer was lost.
         """
         point = check_point_of(message)
-        is_done = await self._acknowledge(message, point, self._timeout)
+        if (around := interception.interceptor) is None:
+            is_done = await self._acknowledge(message, point, self._timeout)
+        else:
+            call = SettleCall(self._caller, "ack", (message,))
+            with around.settling(call):
+                is_done = call.succeeded = await self._acknowledge(message, point, self._timeout)
         if self._tracer is not None:
             cost_ms = max(0, wall_ms() - point.pop_time_ms)
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
@@ -245,8 +261,10 @@ class SimpleConsumer:
         invisible_ms = _invisible_ms(seconds)
         header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
-        if response.code != ResponseCode.SUCCESS:
+        with interception.settling(self._caller, "change_invisible", (message,)) as call:
+            response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
+            call.succeeded = response.code == ResponseCode.SUCCESS
+        if not call.succeeded:
             return None
         try:
             changed = decode_ext(ChangeInvisibleResponseHeader, response.ext)

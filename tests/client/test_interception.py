@@ -1,0 +1,268 @@
+"""An interceptor stands around every kind of call, changes no outcome, and costs nothing while there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import contextmanager
+
+import pytest
+from client_fakes import answer_to_pop, answering, until
+from consuming import fill
+from msgspec import structs
+
+from dledger_client import (
+    Interceptor,
+    InvalidArgumentError,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SendError,
+    SimpleConsumer,
+    SyncConsumer,
+    SyncProducer,
+    TransactionProducer,
+    interception,
+)
+from dledger_remoting.codes import RequestCode
+from dledger_remoting.command import RemotingCommand, encode_command
+from dledger_remoting.headers import CheckTransactionHeader, encode_ext
+from dledger_remoting.properties import parse_properties
+from dledger_remoting.record import encode_record
+
+CLUSTER = {"topics": {"T": 1, "%RETRY%CG": 1}}
+
+
+class Watch(Interceptor):
+    """Notes each call with the error that ended it, and gives messages of sends a property."""
+
+    def __init__(self, value="1"):
+        self.calls = []
+        self.ends = []
+        self.value = value
+
+    @contextmanager
+    def _watch(self, call):
+        self.calls.append(call)
+        try:
+            yield
+        except BaseException as error:
+            self.ends.append((call.operation, type(error).__name__))
+            raise
+        else:
+            self.ends.append((call.operation, None))
+
+    receiving = settling = deciding = _watch
+
+    @contextmanager
+    def sending(self, call):
+        call.messages = [structs.replace(message, properties={"mark": self.value}) for message in call.messages]
+        with self._watch(call):
+            yield
+
+    @contextmanager
+    def handling(self, call):
+        self.calls.append(call)
+        yield
+        self.ends.append(("handle", None))
+
+    def of(self, operation):
+        return [call for call in self.calls if getattr(call, "operation", "handle") == operation]
+
+
+@pytest.fixture
+def watch():
+    watch = Watch()
+    interception.install(watch)
+    yield watch
+    interception.uninstall()
+
+
+def marks(cluster, topic="T"):
+    return [parse_properties(record.properties).get("mark") for record in cluster.group.queues[topic, 0]]
+
+
+async def test_each_send_is_intercepted_with_its_messages_and_results(cluster, watch):
+    async with Producer(cluster.namesrv, group="PG", namespace="space") as producer:
+        cluster.name_server.topics["space%T"] = 1
+        sent = await producer.send("T", b"one", idempotent=True)
+        batch = await producer.send_batch("T", [b"two", Message(b"three")])
+        await producer.send_oneway("T", b"four")
+        await until(lambda: len(marks(cluster, "space%T")) == 4)
+    assert marks(cluster, "space%T") == ["1"] * 4
+    assert watch.ends == [("send", None), ("send_batch", None), ("send_oneway", None)]
+    single, several, oneway = watch.calls
+    assert (single.topic, single.caller.group, single.caller.namespace) == ("T", "PG", "space")
+    assert single.caller.name_servers == (cluster.namesrv,)
+    assert (single.idempotent, list(single.results)) == (True, [sent])
+    assert [message.body for message in several.messages] == [b"two", b"three"]
+    assert list(several.results) == batch
+    assert list(oneway.results) == []
+
+
+async def test_an_error_of_a_send_is_seen_and_raised(cluster, watch):
+    async with Producer(cluster.namesrv) as producer:
+        with pytest.raises(SendError):
+            await producer.send("no-such-topic", b"x", timeout=0.3)
+    assert watch.ends == [("send", "SendError")]
+
+
+async def test_messages_that_an_interceptor_made_too_long_are_sent_as_they_were_given(cluster, watch):
+    watch.value = "x" * 40_000
+    async with Producer(cluster.namesrv) as producer:
+        await producer.send("T", b"one")
+        await producer.send_batch("T", [b"two", b"three"])
+    assert cluster.group.bodies("T") == [b"one", b"two", b"three"]
+    assert marks(cluster) == [None] * 3
+
+
+async def test_a_call_that_is_wrong_by_itself_raises_once(cluster, watch):
+    watch.value = "x" * 40_000
+    async with Producer(cluster.namesrv, max_message_bytes=10) as producer:
+        with pytest.raises(InvalidArgumentError, match="larger than 10"):
+            await producer.send("T", b"x" * 11)
+    assert watch.ends == [("send", "InvalidArgumentError")]
+
+
+async def test_handlers_iteration_and_receive_are_intercepted(cluster, watch):
+    fill(cluster, 3)
+    handled = asyncio.Event()
+
+    async def handler(message):
+        assert watch.of("handle")[-1].message is message
+        if message.body == b"0002":
+            handled.set()
+
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler, concurrency=1):
+        await handled.wait()
+    assert [call.message.body for call in watch.of("handle")] == [b"0000", b"0001", b"0002"]
+    assert watch.of("handle")[0].caller.group == "CG"
+
+    fill(cluster, 2)
+    async with PushConsumer(cluster.namesrv, "CG", "T") as consumer:
+        first = await anext(consumer)
+        (second,) = await consumer.receive()
+        await consumer.commit()
+        waiting = asyncio.create_task(anext(consumer))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    iterated, cut_off = watch.of("iterate")
+    assert (list(iterated.messages), list(cut_off.messages)) == ([first], [])
+    assert ("iterate", "CancelledError") in watch.ends
+    assert [list(call.messages) for call in watch.of("receive")] == [[second]]
+    assert len(watch.of("commit")) == 1
+
+
+async def test_a_failed_message_is_given_back_within_the_interceptor(cluster, watch):
+    fill(cluster, 1)
+    cluster.answer(RequestCode.CONSUMER_SEND_MSG_BACK, answering())
+
+    async def handler(_message):
+        raise LookupError("no")
+
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler):
+        await until(lambda: ("retry", None) in watch.ends)
+    (call,) = watch.of("retry")
+    assert ([message.body for message in call.messages], call.succeeded) == ([b"0000"], True)
+
+
+async def test_pulls_and_single_messages_are_intercepted(cluster, watch):
+    fill(cluster, 1)
+    async with PullConsumer(cluster.namesrv, "CG") as puller:
+        await puller.assign(await puller.queues("T"))
+        await puller.poll()
+        await puller.commit()
+    (poll,) = watch.of("poll")
+    assert ([message.body for message in poll.messages], poll.topic) == ([b"0000"], "T")
+    assert len(watch.of("commit")) == 1
+
+    records = list(cluster.group.queues["T", 0])
+    cluster.answer(RequestCode.POP_MESSAGE, lambda command: answer_to_pop(command, [records.pop()] if records else []))
+    cluster.answer(RequestCode.ACK_MESSAGE, answering())
+    extended = {"popTime": "5", "invisibleTime": "60000", "reviveQid": "0"}
+    cluster.answer(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, answering(**extended))
+    async with SimpleConsumer(cluster.namesrv, "CG", "T") as consumer:
+        (message,) = await consumer.receive(1)
+        later = await consumer.change_invisible(message, 60)
+        assert await consumer.ack(later)
+    (received,) = watch.of("receive")
+    assert (list(received.messages), received.topic) == ([message], "T")
+    assert [list(call.messages) for call in watch.of("change_invisible")] == [[message]]
+    assert [(list(call.messages), call.succeeded) for call in watch.of("ack")] == [([later], True)]
+
+
+async def test_a_transaction_is_intercepted_from_its_message_to_its_end(cluster, watch):
+    cluster.answer(RequestCode.END_TRANSACTION, answering())
+
+    async def check(_transaction):
+        return "rollback"
+
+    async with TransactionProducer(cluster.namesrv, group="PG", check=check) as producer:
+        transaction = await producer.begin("T", b"x", unique_key="K")
+        await producer.commit(transaction)
+        (record,) = cluster.group.queues["T", 0]
+        header = CheckTransactionHeader(
+            tran_state_table_offset=0, commit_log_offset=0, topic="T", msg_id="K", bname=cluster.group.name
+        )
+        request = RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=encode_ext(header))
+        request.body = encode_record(record)
+        await until(lambda: cluster.group.leader.notified)
+        for writer in cluster.group.leader.notified:
+            writer.write(encode_command(request))
+        await until(lambda: ("check", None) in watch.ends)
+    assert watch.ends == [("begin", None), ("end", None), ("end", None), ("check", None)]
+    ends, (check_back,) = watch.of("end"), watch.of("check")
+    assert [(end.topic, end.message_id, end.decision) for end in ends] == [("T", "K", "commit"), ("T", "K", "rollback")]
+    assert (check_back.decision, check_back.properties["mark"]) == ("rollback", "1")
+
+
+def test_blocking_clients_are_intercepted_where_their_caller_calls(threaded_cluster, watch):
+    with SyncProducer(threaded_cluster.namesrv) as producer:
+        for body in (b"one", b"two"):
+            producer.send("T", body)
+    with SyncConsumer(threaded_cluster.namesrv, "CG", "T") as consumer:
+        first = next(consumer)
+        (second,) = consumer.receive(1)
+    assert [list(call.messages) for call in (*watch.of("iterate"), *watch.of("receive"))] == [[first], [second]]
+    assert marks(threaded_cluster) == ["1", "1"]
+
+
+async def test_a_client_is_intercepted_from_the_installation_to_the_end_of_it(cluster, producer):
+    watch = Watch()
+    await producer.send("T", b"before")
+    interception.install(watch)
+    try:
+        await producer.send("T", b"meanwhile")
+        with pytest.raises(InvalidArgumentError, match="uninstall it first"):
+            interception.install(Watch())
+    finally:
+        interception.uninstall()
+    await producer.send("T", b"after")
+    assert marks(cluster) == [None, "1", None]
+    assert len(watch.calls) == 1
+
+
+async def test_without_an_interceptor_a_send_and_a_delivery_call_nothing_of_the_seam(cluster, producer):
+    fill(cluster, 1)
+    handled = asyncio.Event()
+    called = set()
+
+    async def handler(_message):
+        handled.set()
+
+    def note(frame, event, _argument):
+        if event == "call":
+            called.add((frame.f_globals.get("__name__"), frame.f_code.co_name))
+
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler):
+        sys.setprofile(note)
+        try:
+            await producer.send("T", b"x")
+            await handled.wait()
+        finally:
+            sys.setprofile(None)
+    assert ("dledger_client.sender", "deliver") in called
+    assert ("dledger_client.consumer", "_handle_messages") in called
+    assert [name for module, name in called if module == "dledger_client.interception"] == []
