@@ -8,6 +8,7 @@ clients (4.8 and 5.0) writes and reads the same properties, so a trace goes on f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 from opentelemetry import propagate, trace
@@ -17,8 +18,12 @@ from opentelemetry.trace import Link, SpanContext
 
 from dledger_client import Message
 from dledger_remoting.properties import NAME_END, RESERVED_NAMES, VALUE_END
+from dledger_remoting.record import MAX_PROPERTIES_BYTES
 
 from .conventions import Attributes
+
+ROOM_BYTES: Final = 1024
+"""Size in bytes that a context leaves for the properties of client and broker, and of the copies of failed messages."""
 
 
 class _Properties(Getter[Mapping[str, str]], Setter[dict[str, str]]):
@@ -68,7 +73,24 @@ def valid_span(context: Context | None = None) -> SpanContext | None:
 
 
 def with_context(message: Message, context: Context) -> Message:
-    """Return the message with properties that carry a context. The application's own properties stay as they are."""
+    """Return the message with properties that carry a context. The application's own properties stay as they are.
+
+    A context for which the message has no room is left out, because it would make the send fail.
+    """
     carried: dict[str, str] = {}
     propagate.inject(carried, context=context, setter=_properties)
-    return msgspec.structs.replace(message, properties={**carried, **(message.properties or {})})
+    own = message.properties or {}
+    if _size_bytes(carried) + _size_bytes(own) + _key_bytes(message) > MAX_PROPERTIES_BYTES - ROOM_BYTES:
+        return message
+    return msgspec.structs.replace(message, properties={**carried, **own})
+
+
+def _size_bytes(properties: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
+
+
+def _key_bytes(message: Message) -> int:
+    """Return the size of a message's keys and tag. An iterator of keys can be read once, by the client."""
+    keys = " ".join(message.key) if isinstance(message.key, list | tuple) else message.key
+    texts = (keys if isinstance(keys, str) else "", message.tags or "")
+    return sum(len(text.encode()) for text in texts)

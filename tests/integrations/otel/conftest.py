@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "client"))  # for the fake cluster of the client's tests
-
-from client_fakes import FakeCluster, fake_cluster
-
+from tests.client.client_fakes import FakeCluster, fake_cluster
 from tests.integrations.otel.telemetry import Telemetry
 
 

@@ -60,7 +60,8 @@ class Telemetry:
     def points(self, name: str) -> list:
         """Return the data points of a metric."""
         data = self._reader.get_metrics_data()
-        metrics = [m for r in data.resource_metrics for scope in r.scope_metrics for m in scope.metrics]
+        scopes = [] if data is None else [scope for one in data.resource_metrics for scope in one.scope_metrics]
+        metrics = [metric for scope in scopes for metric in scope.metrics]
         return [point for metric in metrics if metric.name == name for point in metric.data.data_points]
 
 
