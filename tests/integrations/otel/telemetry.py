@@ -1,4 +1,4 @@
-"""What an instrumented client has recorded, for tests."""
+"""Records of an instrumented client, for tests."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,18 @@ from dledger_client import (
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 from dledger_otel import processing
 from tests.integrations.otel.telemetry import CLIENT, CONSUMER, PRODUCER, Telemetry, is_child, linked
+
+GUIDE = Path(__file__).parents[3] / "docs/guides/opentelemetry.md"
+PRINTING = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
+trace.set_tracer_provider(provider)
+"""
+"""Set-up of a program that prints the names of its spans."""
 
 cluster = local_cluster_fixture(nodes=1, config="transaction_timeout_ms = 100\ntransaction_check_interval_ms = 100\n")
 
@@ -242,6 +257,14 @@ async def test_a_request_and_its_reply_link_to_each_other(cluster: LocalCluster,
     assert linked(received) == {sent.context.span_id}
     conversations = {span.attributes["messaging.message.conversation_id"] for span in (request, sent, received)}
     assert len(conversations) == 1
+
+
+def test_the_first_example_of_the_guide_runs_and_prints_its_spans(cluster: LocalCluster):
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(example.splitlines()) <= 15
+    program = PRINTING + example.replace("127.0.0.1:9876", cluster.namesrv)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["send orders", "receive orders", "order 17", "process orders"]
 
 
 def test_blocking_clients_record_in_the_trace_of_their_caller(cluster: LocalCluster, telemetry: Telemetry):
