@@ -26,10 +26,7 @@ from dledger_client import (
     interception,
 )
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.command import RemotingCommand, encode_command
-from dledger_remoting.headers import CheckTransactionHeader, encode_ext
 from dledger_remoting.properties import parse_properties
-from dledger_remoting.record import encode_record
 
 CLUSTER = {"topics": {"T": 1, "%RETRY%CG": 1}}
 
@@ -125,18 +122,34 @@ async def test_a_call_that_is_wrong_by_itself_raises_once(cluster, watch):
     assert watch.ends == [("send", "InvalidArgumentError")]
 
 
+async def test_a_refused_send_is_tried_once_unless_the_interceptor_changed_it():
+    tried = []
+
+    async def proceed(messages):
+        tried.append(messages)
+        raise InvalidArgumentError("wrong")
+
+    message = Message(b"x")
+    call = interception.SendCall(interception.Caller("c", "g", "", ("h:1",)), "send", "T", [message])
+    with pytest.raises(InvalidArgumentError):
+        await interception.send(Interceptor(), call, proceed)
+    assert tried == [[message]]
+    with pytest.raises(InvalidArgumentError):
+        await interception.send(Watch(), call, proceed)
+    assert [messages[0].properties for messages in tried] == [None, {"mark": "1"}, None]
+
+
 async def test_handlers_iteration_and_receive_are_intercepted(cluster, watch):
     fill(cluster, 3)
-    handled = asyncio.Event()
+    handled = []
 
     async def handler(message):
-        assert watch.of("handle")[-1].message is message
-        if message.body == b"0002":
-            handled.set()
+        handled.append((message, [call.message for call in watch.of("handle")]))
 
     async with PushConsumer(cluster.namesrv, "CG", "T", handler, concurrency=1):
-        await handled.wait()
-    assert [call.message.body for call in watch.of("handle")] == [b"0000", b"0001", b"0002"]
+        await until(lambda: len(handled) == 3)
+    assert [message.body for message, _ in handled] == [b"0000", b"0001", b"0002"]
+    assert [around[-1:] for _, around in handled] == [[message] for message, _ in handled]
     assert watch.of("handle")[0].caller.group == "CG"
 
     fill(cluster, 2)
@@ -203,14 +216,7 @@ async def test_a_transaction_is_intercepted_from_its_message_to_its_end(cluster,
         transaction = await producer.begin("T", b"x", unique_key="K")
         await producer.commit(transaction)
         (record,) = cluster.group.queues["T", 0]
-        header = CheckTransactionHeader(
-            tran_state_table_offset=0, commit_log_offset=0, topic="T", msg_id="K", bname=cluster.group.name
-        )
-        request = RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=encode_ext(header))
-        request.body = encode_record(record)
-        await until(lambda: cluster.group.leader.notified)
-        for writer in cluster.group.leader.notified:
-            writer.write(encode_command(request))
+        await cluster.group.ask_about(record)
         await until(lambda: ("check", None) in watch.ends)
     assert watch.ends == [("begin", None), ("end", None), ("end", None), ("check", None)]
     ends, (check_back,) = watch.of("end"), watch.of("check")

@@ -18,19 +18,23 @@ from opentelemetry.trace import StatusCode
 
 import dledger_otel.interceptor
 from dledger_client import (
+    Decision,
     Message,
     NoRouteError,
+    OpenTransaction,
     Producer,
     PullConsumer,
     PushConsumer,
+    ReceivedMessage,
     RefusedError,
     SendError,
     SimpleConsumer,
+    TransactionProducer,
 )
 from dledger_otel import conventions, processing
 from dledger_otel.interceptor import Remembered
 from dledger_remoting.codes import RequestCode, ResponseCode
-from dledger_remoting.properties import parse_properties
+from dledger_remoting.properties import format_properties, parse_properties
 from tests.client.client_fakes import FakeCluster, answer_to_pop, answering, refusing, until
 from tests.integrations.otel.telemetry import CLIENT, PRODUCER, Telemetry, is_child, linked
 
@@ -113,6 +117,69 @@ async def test_a_message_with_a_context_of_its_own_keeps_it(fakes: FakeCluster, 
     assert single.kind is CLIENT
     assert linked(single) == {0xB7AD6B7169203331}
     assert linked(batch) == {0xB7AD6B7169203331, telemetry.one("create T").context.span_id}
+
+
+async def test_a_property_of_the_application_is_not_replaced(fakes: FakeCluster, telemetry: Telemetry):
+    token = attach(baggage.set_baggage("tenant", "seven"))
+    async with Producer(fakes.namesrv) as producer:
+        await producer.send("T", b"x", properties={"baggage": "mine"})
+    detach(token)
+    (properties,) = stored(fakes)
+    assert (properties["baggage"], properties["traceparent"]) == ("mine", carried(telemetry.one("send T")))
+
+
+async def test_attributes_in_which_messages_of_a_batch_differ_are_on_their_links(
+    fakes: FakeCluster, telemetry: Telemetry
+):
+    async with Producer(fakes.namesrv) as producer:
+        await producer.send_batch("T", [Message(b"x", tags="a", key="k"), Message(b"y", tags="b", key="k")])
+    send = telemetry.one("send T")
+    tag, keys = "messaging.rocketmq.message.tag", "messaging.rocketmq.message.keys"
+    assert (send.attributes.get(tag), send.attributes[keys]) == (None, ("k",))
+    assert [dict(link.attributes) for link in send.links] == [{tag: "a"}, {tag: "b"}]
+
+
+async def test_the_check_of_another_programs_transaction_goes_on_in_its_trace(fakes: FakeCluster, telemetry: Telemetry):
+    fakes.answer(RequestCode.END_TRANSACTION, answering())
+    record = fakes.group.store("T", 0, b"x", format_properties({"traceparent": FOREIGN}).encode())
+
+    async def check(_transaction: OpenTransaction) -> Decision:
+        return "unknown"
+
+    with telemetry.tracer.start_as_current_span("start-up"):
+        producer = TransactionProducer(fakes.namesrv, group="PG", check=check)
+        await producer.start()
+    transaction = await producer.begin("T", b"y")
+    await fakes.group.ask_about(record)
+    (check_back,) = await telemetry.wait_for("check T")
+    await producer.rollback(transaction)
+    await producer.close()
+    assert check_back.parent.span_id == 0xB7AD6B7169203331
+    postponed = telemetry.one("postpone T")
+    assert is_child(postponed, check_back)
+    assert linked(check_back) == linked(postponed) == {0xB7AD6B7169203331}
+    assert is_child(telemetry.one("rollback T"), telemetry.one("begin T"))
+
+
+async def test_no_work_is_recorded_where_instrumentation_is_suppressed(fakes: FakeCluster, telemetry: Telemetry):
+    fakes.answer(RequestCode.END_TRANSACTION, answering())
+    fakes.group.store("T", 0, b"x")
+    handled = asyncio.Event()
+
+    async def handler(_message: ReceivedMessage) -> None:
+        handled.set()
+
+    async def check(_transaction: OpenTransaction) -> Decision:
+        return "commit"
+
+    with suppress_instrumentation():
+        async with (
+            PushConsumer(fakes.namesrv, "CG", "T", handler),
+            TransactionProducer(fakes.namesrv, group="PG", check=check) as producer,
+        ):
+            await handled.wait()
+            await producer.commit(await producer.begin("T", b"y"))
+    assert telemetry.spans == []
 
 
 async def test_a_message_that_may_be_sent_again_by_another_program_is_not_changed(
@@ -240,6 +307,20 @@ async def test_a_commit_has_no_destination_and_an_acknowledgement_may_be_too_lat
     commit = telemetry.one("commit")
     assert "messaging.destination.name" not in commit.attributes
     assert commit.attributes["messaging.consumer.group.name"] == "CG"
+
+
+async def test_a_message_that_cannot_be_given_back_is_not_settled(fakes: FakeCluster, telemetry: Telemetry):
+    fakes.group.store("T", 0, b"x", b"a\x01b\x01c")  # a property that no client can write again
+
+    async def handler(message: ReceivedMessage) -> None:
+        if not message.reconsume_times:
+            raise LookupError
+
+    async with PushConsumer(fakes.namesrv, "CG", "T", handler):
+        (retry,) = await telemetry.wait_for("retry T")
+        await telemetry.wait_for("process T", 2)
+    assert retry.attributes["error.type"] == "not_settled"
+    assert is_child(retry, telemetry.named("process T")[0])
 
 
 async def test_messages_of_several_topics_name_theirs_on_their_links(fakes: FakeCluster, telemetry: Telemetry):
