@@ -30,7 +30,7 @@ from opentelemetry.context import Context, create_key, get_current, get_value, s
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, set_span_in_context
 
-from dledger_client import Interceptor, ReceivedMessage
+from dledger_client import ClientClosedError, Interceptor, ReceivedMessage
 from dledger_client.interception import HandleCall, ReceiveCall, SendCall, SettleCall, TransactionCall
 
 from .conventions import (
@@ -110,12 +110,14 @@ class TelemetryInterceptor(Interceptor):
             with recorded_send(self._recorder, call) as created:
                 yield
             if call.operation == "begin":
-                for context in created:
-                    self._transactions.put(call.results[0].message_id, context)
+                self._transactions.put(call.results[0].message_id, created)
 
     @contextmanager
     def receiving(self, call: ReceiveCall) -> Iterator[None]:
-        """Record a wait that brought messages or failed. An idle consumer would fill traces with the others."""
+        """Record a wait that brought messages or failed.
+
+        The others are left out: they are many while a consumer is idle, and the last one ends as the client is closed.
+        """
         if not is_instrumentation_enabled():
             yield
             return
@@ -123,7 +125,7 @@ class TelemetryInterceptor(Interceptor):
         failure: Exception | None = None
         try:
             yield
-        except (StopIteration, StopAsyncIteration):
+        except (StopIteration, StopAsyncIteration, ClientClosedError):
             raise
         except Exception as error:
             failure = error

@@ -40,8 +40,8 @@ from .recording import Recorder
 
 
 @contextmanager
-def recorded_send(recorder: Recorder, call: SendCall) -> Iterator[list[SpanContext]]:
-    """Record the send of one message. Yields a list that has its creation context, if any, once it is stored."""
+def recorded_send(recorder: Recorder, call: SendCall) -> Iterator[SpanContext | None]:
+    """Record the send of one message. Yields the message's creation context, None if it has none."""
     (message,) = call.messages
     attributes = attributes_of(call.caller, call.operation, "send", call.topic)
     attributes |= outgoing_attributes(message, in_transaction=call.operation == "begin")
@@ -56,14 +56,14 @@ def recorded_send(recorder: Recorder, call: SendCall) -> Iterator[list[SpanConte
     links += [] if own is None else [Link(own)]
     may_carry = own is None and _may_carry(call, message)
     kind = SpanKind.PRODUCER if may_carry else SpanKind.CLIENT
-    created: list[SpanContext] = []
     with _counting(recorder, call, attributes), recorder.operation(kind, attributes, links) as operation:
+        created = own
         if may_carry:
+            created = operation.span.get_span_context()
             call.messages = [with_context(message, get_current())]
         yield created
         if call.results:
             operation.span.set_attributes(stored_attributes(call.results[0]))
-        created += [own] if own is not None else [operation.span.get_span_context()] if may_carry else []
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def recorded_batch(recorder: Recorder, call: SendCall, *, creates: bool) -> Iter
     attributes[BATCH_COUNT] = len(call.messages)
     created = creations.contexts | {number: context for number, context in enumerate(own) if context is not None}
     links = [Link(context, without(common, each[number])) for number, context in sorted(created.items())]
-    kind = SpanKind.CLIENT if creates else SpanKind.PRODUCER
+    kind = SpanKind.CLIENT if creates or not carriers else SpanKind.PRODUCER
     try:
         with _counting(recorder, call, attributes), recorder.operation(kind, attributes, links):
             messages = list(call.messages)

@@ -18,6 +18,7 @@ from opentelemetry.trace import StatusCode
 
 import dledger_otel.interceptor
 from dledger_client import (
+    ClientClosedError,
     Decision,
     Message,
     NoRouteError,
@@ -265,10 +266,11 @@ async def test_without_create_spans_a_batch_carries_the_context_of_its_send(fake
     with telemetry.recording(create_spans=False):
         async with Producer(fakes.namesrv) as producer:
             await producer.send_batch("T", [b"x", b"y"])
-    send = telemetry.one("send T")
+            await producer.send_batch("T", [Message(b"z", unique_key="mine")])
+    send, unchanged = telemetry.named("send T")
     assert telemetry.named("create T") == []
-    assert send.kind is PRODUCER
-    assert [properties["traceparent"] for properties in stored(fakes)] == [carried(send)] * 2
+    assert (send.kind, unchanged.kind) == (PRODUCER, CLIENT)
+    assert [properties.get("traceparent") for properties in stored(fakes)] == [carried(send)] * 2 + [None]
 
 
 async def test_a_failed_receive_is_recorded_and_an_empty_one_is_not(fakes: FakeCluster, telemetry: Telemetry):
@@ -284,6 +286,19 @@ async def test_a_failed_receive_is_recorded_and_an_empty_one_is_not(fakes: FakeC
             await simple.receive(wait=0)
     assert telemetry.one("poll T").attributes["error.type"] == "NO_PERMISSION"
     assert telemetry.one("receive absent").attributes["error.type"] == "NoRouteError"
+
+
+async def test_the_end_of_a_consumer_is_no_failure(fakes: FakeCluster, telemetry: Telemetry):
+    consumer = PushConsumer(fakes.namesrv, "CG", "T")
+    await consumer.start()
+    iterating = asyncio.create_task(anext(consumer, "the end"))
+    receiving = asyncio.create_task(consumer.receive())
+    await asyncio.sleep(0)
+    await consumer.close()
+    assert await iterating == "the end"
+    with pytest.raises(ClientClosedError):
+        await receiving
+    assert telemetry.spans == []
 
 
 async def test_a_commit_has_no_destination_and_an_acknowledgement_may_be_too_late(

@@ -279,6 +279,8 @@ def test_blocking_clients_record_in_the_trace_of_their_caller(cluster: LocalClus
             message.ack()
         (other,) = consumer.receive(1)
         other.ack()
+        consumer.close()
+        assert list(consumer) == []
     sends = telemetry.named(f"send {topic}")
     assert all(is_child(send, telemetry.one("order")) for send in sends)
     iterated, received = telemetry.named(f"receive {topic}")
