@@ -176,7 +176,7 @@ class PushConsumer:
         self._client_id = client_id or new_client_id()
         self._tracer = tracer(trace, max_traces)
         self._caller = Caller(
-            self._client_id, group, namespace or "", tuple(self._name_servers), is_broadcast=self._strategy is None
+            self._client_id, group, namespace or "", self._name_servers, is_broadcast=self._strategy is None
         )
 
         self._running: _Running | None = None

@@ -121,7 +121,7 @@ class Producer:
         self._retry_unknown = retry_unknown
         self._idempotent = idempotent
         self._client_id = client_id or new_client_id()
-        self._caller = Caller(self._client_id, group, namespace or "", tuple(self._name_servers))
+        self._caller = Caller(self._client_id, group, namespace or "", self._name_servers)
         self._encoder = OutgoingEncoder(
             compress_over_bytes=compress_over_bytes,
             max_message_bytes=max_message_bytes,

@@ -23,7 +23,7 @@ from dledger_remoting.topics import validate_group
 
 from . import interception
 from .arguments import above_zero, at_least, checked
-from .core import ClientCore, new_client_id
+from .core import ClientCore
 from .empty_answers import EmptyAnswers, Placed
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, pull
@@ -91,8 +91,7 @@ class PullConsumer:
         self._group = self._namespace.full(group)
         self._subscription = subscription("", filter, 0)
         self._timeout = timeout
-        self._client_id = client_id or new_client_id()
-        self._caller = Caller(self._client_id, group, namespace or "", tuple(self._name_servers))
+        self._client_id = client_id
         self._keep_unreadable = keep_unreadable
         self._core: ClientCore | None = None
         self._positions: dict[MessageQueue, int] = {}
@@ -423,6 +422,11 @@ class PullConsumer:
 
     def _deadline(self) -> float:
         return self._require_started().loop.time() + self._timeout
+
+    @property
+    def _caller(self) -> Caller:
+        group, namespace = self._namespace.plain(self._group), self._namespace.name or ""
+        return Caller(self._require_started().client_id, group, namespace, self._name_servers)
 
     def _require_started(self) -> ClientCore:
         if self._core is None:

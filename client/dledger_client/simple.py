@@ -30,7 +30,7 @@ from dledger_remoting.topics import validate_group, validate_topic
 
 from . import interception
 from .arguments import above_zero, at_least, checked
-from .core import ClientCore, new_client_id
+from .core import ClientCore
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
 from .interception import Caller, ReceiveCall, SettleCall
 from .messages import ReceivedMessage
@@ -113,8 +113,7 @@ class SimpleConsumer:
         self._invisible_ms = _invisible_ms(invisible)
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
-        self._client_id = client_id or new_client_id()
-        self._caller = Caller(self._client_id, group, namespace or "", tuple(self._name_servers))
+        self._client_id = client_id
         self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
         self._pops: Pops | None = None
@@ -397,6 +396,11 @@ class SimpleConsumer:
         if self._pops is None:
             raise ClientClosedError("the consumer is not running")
         return self._pops
+
+    @property
+    def _caller(self) -> Caller:
+        group, namespace = self._namespace.plain(self._group), self._namespace.name or ""
+        return Caller(self._require_started().client_id, group, namespace, self._name_servers)
 
     def _require_started(self) -> ClientCore:
         if self._core is None or self._core.is_closed:

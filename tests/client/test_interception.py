@@ -12,6 +12,7 @@ from consuming import fill
 from msgspec import structs
 
 from dledger_client import (
+    ClientClosedError,
     Interceptor,
     InvalidArgumentError,
     Message,
@@ -204,6 +205,18 @@ async def test_pulls_and_single_messages_are_intercepted(cluster, watch):
     assert (list(received.messages), received.topic) == ([message], "T")
     assert [list(call.messages) for call in watch.of("change_invisible")] == [[message]]
     assert [(list(call.messages), call.succeeded) for call in watch.of("ack")] == [([later], True)]
+
+
+async def test_a_client_that_is_not_started_says_so_to_an_interceptor_too(watch):
+    with pytest.raises(ClientClosedError):
+        await Producer("127.0.0.1:1").send("T", b"x")
+    with pytest.raises(ClientClosedError):
+        await PullConsumer("127.0.0.1:1").poll()
+    with pytest.raises(ClientClosedError):
+        await SimpleConsumer("127.0.0.1:1", "CG", "T").receive()
+    with pytest.raises(ClientClosedError):
+        await anext(PushConsumer("127.0.0.1:1", "CG", "T"))
+    assert watch.ends == []
 
 
 async def test_a_transaction_is_intercepted_from_its_message_to_its_end(cluster, watch):

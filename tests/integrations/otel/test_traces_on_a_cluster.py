@@ -22,6 +22,8 @@ from dledger_client import (
     SimpleConsumer,
     SyncConsumer,
     SyncProducer,
+    SyncSimpleConsumer,
+    SyncTransactionProducer,
     TransactionProducer,
 )
 from dledger_client.testing import LocalCluster, local_cluster_fixture
@@ -287,3 +289,23 @@ def test_blocking_clients_record_in_the_trace_of_their_caller(cluster: LocalClus
     assert is_child(iterated, telemetry.one("import"))
     assert linked(iterated) | linked(received) == {send.context.span_id for send in sends}
     assert telemetry.one(f"process {topic}").attributes["messaging.message.id"] == message.message_id
+
+
+def test_blocking_single_messages_and_checks_record_in_their_traces(cluster: LocalCluster, telemetry: Telemetry):
+    topic = "blocking-jobs"
+
+    def check(_transaction: OpenTransaction) -> Decision:
+        with telemetry.tracer.start_as_current_span("look up"):
+            return "commit"
+
+    with SyncTransactionProducer(cluster.namesrv, group=topic, check=check) as producer:
+        producer.begin(topic, b"one")
+        with SyncSimpleConsumer(cluster.namesrv, topic, topic) as consumer:
+            with telemetry.tracer.start_as_current_span("job"):
+                (message,) = consumer.receive(1)
+            assert consumer.ack(message)
+    begin, check_back = telemetry.one(f"begin {topic}"), telemetry.named(f"check {topic}")[-1]
+    assert is_child(check_back, begin)
+    assert is_child(telemetry.named("look up")[-1], check_back)
+    assert is_child(telemetry.one(f"receive {topic}"), telemetry.one("job"))
+    assert is_child(telemetry.one(f"ack {topic}"), begin)
