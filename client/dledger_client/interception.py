@@ -13,7 +13,7 @@ or the error after. It may replace the messages of a send, for example by messag
     install(Watch())
 
 Calls are intercepted from `install` to `uninstall`, also those of clients that were made before. Without an interceptor
-a call reads `interceptor` and calls nothing of this module.
+sends, receives, handlers and acknowledgements read `interceptor`, and call nothing of this module.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ async def handle(
     caller: Caller, handler: Callable[[ReceivedMessage], Awaitable[object]], message: ReceivedMessage
 ) -> None:
     """Have a handler work on a message within the interceptor, if there is one. Raises the handler's errors."""
-    if interceptor is None:
+    if (around := interceptor) is None:  # another thread may uninstall it meanwhile
         await handler(message)
     else:
-        with interceptor.handling(HandleCall(caller, message)):
+        with around.handling(HandleCall(caller, message)):
             await handler(message)
 
 
@@ -194,8 +194,8 @@ def settling(
 ) -> Iterator[SettleCall]:
     """Stand in the interceptor's context of a settlement, if there is an interceptor. Yields the call that it sees."""
     call = SettleCall(caller, operation, messages)
-    if interceptor is None:
+    if (around := interceptor) is None:
         yield call
     else:
-        with interceptor.settling(call):
+        with around.settling(call):
             yield call

@@ -263,25 +263,41 @@ async def test_a_client_is_intercepted_from_the_installation_to_the_end_of_it(cl
     assert len(watch.calls) == 1
 
 
-async def test_without_an_interceptor_a_send_and_a_delivery_call_nothing_of_the_seam(cluster, producer):
-    fill(cluster, 1)
+async def test_without_an_interceptor_nothing_of_the_seam_is_called(cluster, producer):
+    fill(cluster, 3)
+    record = cluster.group.queues["T", 0][0]
+    cluster.answer(RequestCode.POP_MESSAGE, lambda command: answer_to_pop(command, [record]))
+    cluster.answer(RequestCode.ACK_MESSAGE, answering())
     handled = asyncio.Event()
     called = set()
 
-    async def handler(_message):
-        handled.set()
+    async def handler(message):
+        if message.body == b"x":  # sent below, while calls are noted
+            handled.set()
 
     def note(frame, event, _argument):
         if event == "call":
             called.add((frame.f_globals.get("__name__"), frame.f_code.co_name))
 
-    async with PushConsumer(cluster.namesrv, "CG", "T", handler):
+    async with (
+        PushConsumer(cluster.namesrv, "CG", "T", handler),
+        PushConsumer(cluster.namesrv, "other", "T") as consumer,
+        PullConsumer(cluster.namesrv, "CG") as puller,
+        SimpleConsumer(cluster.namesrv, "CG", "T") as simple,
+    ):
+        await puller.assign(await puller.queues("T"))
         sys.setprofile(note)
         try:
             await producer.send("T", b"x")
+            await producer.send_batch("T", [b"x"])
+            await producer.send_oneway("T", b"x")
+            (await anext(consumer)).ack()
+            await consumer.receive()
+            await puller.poll()
+            await simple.ack((await simple.receive(1))[0])
             await handled.wait()
         finally:
             sys.setprofile(None)
-    assert ("dledger_client.sender", "deliver") in called
-    assert ("dledger_client.consumer", "_handle_messages") in called
+    roads = {"sender": "deliver", "consumer": "_handle_messages", "pull": "_pull", "simple": "_acknowledge"}
+    assert {(f"dledger_client.{module}", name) for module, name in roads.items()} <= called
     assert [name for module, name in called if module == "dledger_client.interception"] == []
