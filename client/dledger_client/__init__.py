@@ -15,7 +15,7 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 from .accounts import AccessRule, AccountAdmin, AccountInfo
 from .admin import Admin
-from .consumer import Handler, PushConsumer
+from .consumer import PushConsumer
 from .errors import (
     ClientClosedError,
     ClientError,
@@ -38,6 +38,8 @@ from .errors import (
 )
 from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
+from .handling import Handler
+from .interception import Interceptor
 from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage
 from .offers import Priority
 from .offsets import StartFrom
@@ -91,6 +93,7 @@ __all__ = [
     "GroupMember",
     "GroupRetryPolicy",
     "Handler",
+    "Interceptor",
     "InvalidArgumentError",
     "Message",
     "MessageQueue",

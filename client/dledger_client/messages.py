@@ -258,20 +258,30 @@ def decoded(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage
     return cast("ReceivedMessage[T]", msgspec.structs.replace(message, decoding=decoding))
 
 
-def delivered(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage[T] | None:
-    """Return a message with its value. Returns None, and logs why, if its body does not decode: its delivery failed.
+def undeliverable(message: ReceivedMessage[object]) -> DecodeError | None:
+    """Return why the delivery of a message with its value fails: its body does not decode. Returns None otherwise.
 
-    A message with a `fault` is returned, because only readers that want such messages get any.
+    A message with a `fault` is delivered, because only readers that want such messages get any.
     """
-    result = decoded(message, codec)
-    if message.fault is not None or result.decoding is None or result.decoding.reason is None:
-        return result
+    if message.fault is not None or message.decoding is None or message.decoding.reason is None:
+        return None
+    return DecodeError(message, message.decoding.reason)
+
+
+def log_undelivered(error: DecodeError) -> None:
+    """Log that the delivery of a message has failed because its body does not decode."""
+    message = error.message
     logger.warning(
-        "message %s of %s is not delivered, it does not decode: %s",
-        message.message_id,
-        message.queue,
-        result.decoding.reason,
+        "message %s of %s is not delivered, it does not decode: %s", message.message_id, message.queue, error.reason
     )
+
+
+def delivered(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage[T] | None:
+    """Return a message with its value. Returns None, and logs why, if its body does not decode: its delivery failed."""
+    result = decoded(message, codec)
+    if (error := undeliverable(result)) is None:
+        return result
+    log_undelivered(error)
     return None
 
 

@@ -10,8 +10,9 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
-from .consumer import Handler, PushConsumer
+from .consumer import PushConsumer
 from .flow import FlowReason
+from .handling import Handler
 from .messages import Codec, MessageQueue, ReceivedMessage, T
 from .offers import Priority
 from .offsets import StartFrom

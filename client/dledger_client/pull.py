@@ -21,11 +21,13 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .empty_answers import EmptyAnswers, Placed
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, pull
+from .interception import Caller, ReceiveCall
 from .messages import Codec, MessageQueue, ReceivedMessage, T, decoded, queues_in
 from .nameservers import parse_addresses
 from .namespaces import Namespace
@@ -224,6 +226,15 @@ class PullConsumer(Generic[T]):
         Raises `ClientError` if a queue is permanently refused, or was not readable for the consumer's `timeout`, and no
         other queue has brought messages. The next poll continues where reading stopped.
         """
+        if (around := interception.interceptor) is None:
+            return await self._poll(max_messages, timeout)
+        topics = {queue.topic for queue in self._positions}
+        call = ReceiveCall(self._caller, "poll", self._namespace.plain(topics.pop()) if len(topics) == 1 else None)
+        with around.receiving(call):
+            call.messages = messages = await self._poll(max_messages, timeout)
+        return messages
+
+    async def _poll(self, max_messages: int, timeout: float) -> list[ReceivedMessage[T]]:
         at_least(1, max_messages=max_messages)
         core = self._require_started()
         if not self._positions:
@@ -253,7 +264,8 @@ class PullConsumer(Generic[T]):
         """Commit the positions of these queues for the group; of all assigned queues by default."""
         self._require_started()
         deadline = self._deadline()
-        await asyncio.gather(*(self._commit(queue, deadline) for queue in self._select_queues(queues)))
+        with interception.settling(self._caller, "commit"):
+            await asyncio.gather(*(self._commit(queue, deadline) for queue in self._select_queues(queues)))
 
     async def _commit(self, queue: MessageQueue, deadline: float) -> None:
         """Commit a position. It is read in turn: a pull that learns of a reset moves it, and waits for its turn."""
@@ -415,6 +427,11 @@ class PullConsumer(Generic[T]):
 
     def _deadline(self) -> float:
         return self._require_started().loop.time() + self._timeout
+
+    @property
+    def _caller(self) -> Caller:
+        group, namespace = self._namespace.plain(self._group), self._namespace.name or ""
+        return Caller(self._require_started().client_id, group, namespace, self._name_servers)
 
     def _require_started(self) -> ClientCore:
         if self._core is None:

@@ -26,8 +26,10 @@ from dledger_remoting.properties import format_properties
 from dledger_remoting.recalls import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.topics import retry_topic
 
+from . import interception
 from .core import ClientCore
 from .errors import ClientError, RefusedError
+from .interception import Caller, SettleCall
 from .messages import ReceivedMessage
 from .outgoing import COMPRESS_OVER_BYTES
 from .sender import Sender
@@ -63,8 +65,9 @@ def level_of(delay_s: float) -> int:
 class RetrySender:
     """Gives messages of one consumer group back."""
 
-    def __init__(self, core: ClientCore, consumer_group: str, max_reconsume_times: int | None) -> None:
+    def __init__(self, core: ClientCore, caller: Caller, consumer_group: str, max_reconsume_times: int | None) -> None:
         self._core = core
+        self._caller = caller
         self._consumer_group = consumer_group
         self._max_reconsume_times = max_reconsume_times
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
@@ -86,6 +89,16 @@ class RetrySender:
         Returns False if there can be no copy of this message, or as soon as `is_held` is false. The present owner of
         the queue then gets the message itself.
         """
+        if (around := interception.interceptor) is None:
+            return await self._give_back(message, delay_s, is_held, give_up=give_up)
+        call = SettleCall(self._caller, "dead_letter" if give_up else "retry", (message,))
+        with around.settling(call):
+            call.succeeded = await self._give_back(message, delay_s, is_held, give_up=give_up)
+        return call.succeeded
+
+    async def _give_back(
+        self, message: ReceivedMessage[object], delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool
+    ) -> bool:
         failures = 0
         while is_held():
             try:

@@ -28,9 +28,11 @@ from dledger_remoting.properties import POP_CHECK_POINT
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group, validate_topic
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, refusal
+from .interception import Caller, ReceiveCall, SettleCall
 from .messages import Codec, ReceivedMessage, T, delivered, undecoded
 from .nameservers import parse_addresses
 from .namespaces import Namespace
@@ -178,6 +180,14 @@ class SimpleConsumer(Generic[T]):
         if not 1 <= max_messages <= MAX_POP_MESSAGES:
             raise InvalidArgumentError(f"max_messages {max_messages} is outside 1..{MAX_POP_MESSAGES}")
         at_least(0, wait=wait)
+        if (around := interception.interceptor) is None:
+            return await self._receive(max_messages, wait)
+        call = ReceiveCall(self._caller, "receive", self._namespace.plain(self._topic))
+        with around.receiving(call):
+            call.messages = messages = await self._receive(max_messages, wait)
+        return messages
+
+    async def _receive(self, max_messages: int, wait: float) -> list[ReceivedMessage[T]]:
         core, pops = self._require_started(), self._require_pops()
         deadline = core.loop.time() + wait
         while True:
@@ -239,7 +249,12 @@ class SimpleConsumer(Generic[T]):
         received the message. Raises `NoBrokerError` if the topic has no such broker group, and `DeadlineError`.
         """
         point = check_point_of(message)
-        is_done = await self._acknowledge(message, point, self._timeout)
+        if (around := interception.interceptor) is None:
+            is_done = await self._acknowledge(message, point, self._timeout)
+        else:
+            call = SettleCall(self._caller, "ack", (message,))
+            with around.settling(call):
+                is_done = call.succeeded = await self._acknowledge(message, point, self._timeout)
         if self._tracer is not None:
             cost_ms = max(0, wall_ms() - point.pop_time_ms)
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
@@ -255,8 +270,10 @@ class SimpleConsumer(Generic[T]):
         invisible_ms = _invisible_ms(seconds)
         header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
-        if response.code != ResponseCode.SUCCESS:
+        with interception.settling(self._caller, "change_invisible", (message,)) as call:
+            response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
+            call.succeeded = response.code == ResponseCode.SUCCESS
+        if not call.succeeded:
             return None
         try:
             changed = decode_ext(ChangeInvisibleResponseHeader, response.ext)
@@ -393,6 +410,11 @@ class SimpleConsumer(Generic[T]):
         if self._pops is None:
             raise ClientClosedError("the consumer is not running")
         return self._pops
+
+    @property
+    def _caller(self) -> Caller:
+        group, namespace = self._namespace.plain(self._group), self._namespace.name or ""
+        return Caller(self._require_started().client_id, group, namespace, self._name_servers)
 
     def _require_started(self) -> ClientCore:
         if self._core is None or self._core.is_closed:

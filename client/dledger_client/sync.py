@@ -17,10 +17,12 @@ from typing import Generic, Unpack
 
 import msgspec
 
+from . import interception
 from .arguments import at_least, check
 from .blocking import Blocking
 from .consumer import PushConsumer
 from .errors import ClientClosedError
+from .interception import ReceiveCall
 from .messages import Codec, ReceivedMessage, T
 from .subscriptions import Filter
 from .sync_calls import ConsumerOptions, PushConsumerCalls
@@ -88,8 +90,14 @@ class SyncConsumer(PushConsumerCalls[T], Generic[T]):
         self._takers.take(None)
         message: ReceivedMessage[T] | None = None
         try:
-            with self._receive_lock:
-                message = self._next_message()
+            if (around := interception.interceptor) is None:
+                with self._receive_lock:
+                    message = self._next_message()
+            else:
+                call = ReceiveCall(self._client._caller, "iterate")  # noqa: SLF001 - this is its blocking form
+                with around.receiving(call), self._receive_lock:
+                    message = self._next_message()
+                    call.messages = (message,)
             self._takers.take(message)
         except BaseException:  # a signal handler raised: the caller does not get the message
             if message is not None:
@@ -115,7 +123,7 @@ class SyncConsumer(PushConsumerCalls[T], Generic[T]):
 
     async def _read_ahead(self) -> None:
         """Read on the loop, so that the messages are there for the next call if this thread is interrupted."""
-        messages = await self._client.receive(self._prefetch, timeout=1.0)
+        messages = await self._client._take(self._prefetch, timeout=1.0)  # noqa: SLF001 - this is its blocking form
         self._buffer.extend(self._make_thread_safe(message) for message in messages)
 
     def _is_closed(self) -> bool:
@@ -132,9 +140,17 @@ class SyncConsumer(PushConsumerCalls[T], Generic[T]):
         return self._blocking.run(self._receive(max_messages, timeout), undo=self._put_back)
 
     async def _receive(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage[T]]:
+        if (around := interception.interceptor) is None:
+            return await self._take(max_messages, timeout)
+        call = ReceiveCall(self._client._caller, "receive")  # noqa: SLF001 - this is its blocking form
+        with around.receiving(call):
+            call.messages = messages = await self._take(max_messages, timeout)
+        return messages
+
+    async def _take(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage[T]]:
         at_least(1, max_messages=max_messages)
         if not self._buffer:
-            messages = await self._client.receive(max_messages, timeout)
+            messages = await self._client._take(max_messages, timeout)  # noqa: SLF001 - this is its blocking form
             return [self._make_thread_safe(message) for message in messages]
         buffered: list[ReceivedMessage[T]] = []
         with suppress(IndexError):  # a thread that iterates may take some as well

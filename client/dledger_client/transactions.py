@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Generic, Literal, Self, TypeAlias
 
@@ -20,6 +21,7 @@ from dledger_remoting.properties import (
     PRODUCER_GROUP,
     TRANSACTION_PREPARED,
     VALUE_END,
+    parse_properties,
 )
 from dledger_remoting.record import (
     SYS_TRANSACTION_COMMIT,
@@ -30,10 +32,12 @@ from dledger_remoting.record import (
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.traces import COMMITTED_MESSAGE, DEFAULT_REGION, EndTrace
 
+from . import interception
 from .arguments import checked
 from .callbacks import check_transaction_check
 from .connection import Connection
 from .errors import ClientError, InvalidArgumentError
+from .interception import TransactionCall
 from .messages import Codec, Message, T, encoded
 from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
@@ -233,8 +237,26 @@ class TransactionProducer(Generic[T]):
             topic=self._namespace.full(transaction.topic),
         )
         ask = self._producer._ask_leader  # noqa: SLF001 - only this class uses it
-        await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
+        with self._intercepted("end", transaction, {}, decision):
+            await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
         self._producer._trace(_end_trace(transaction, self._group, decision, checked=checked))  # noqa: SLF001 - as above
+
+    @contextmanager
+    def _intercepted(
+        self,
+        operation: Literal["check", "end"],
+        transaction: OpenTransaction,
+        properties: Mapping[str, str],
+        decision: Decision = "unknown",
+    ) -> Iterator[TransactionCall | None]:
+        """Stand in the interceptor's context, if there is an interceptor. Yields the call that it sees."""
+        if (around := interception.interceptor) is None:
+            yield None
+            return
+        caller = self._producer._caller  # noqa: SLF001 - only this class uses it
+        call = TransactionCall(caller, operation, transaction.topic, transaction.unique_key, properties, decision)
+        with around.deciding(call):
+            yield call
 
     def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE and len(self._check_tasks) < MAX_CHECKS:
@@ -255,7 +277,11 @@ class TransactionProducer(Generic[T]):
                 header.commit_log_offset,
                 header.tran_state_table_offset,
             )
-            await self._end(transaction, await self._check(transaction), checked=True)
+            with self._intercepted("check", transaction, parse_properties(record.properties)) as call:
+                decision = await self._check(transaction)
+                if call is not None:
+                    call.decision = decision
+                await self._end(transaction, decision, checked=True)
         except (RemotingError, ClientError) as error:
             logger.warning("a check of a transaction failed: %s", error)
         except Exception:

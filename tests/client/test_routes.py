@@ -65,14 +65,15 @@ async def test_a_producer_forgets_topics_that_it_no_longer_sends_to(monkeypatch)
 
         for name in names[:-1]:
             await send(name)
-        assert (producer._lanes._queue_lanes, producer._lanes._route_lanes) == ({}, {})
+        lanes = producer._deliveries._lanes
+        assert (lanes._queue_lanes, lanes._route_lanes) == ({}, {})
         monkeypatch.setattr(routes_module, "UNUSED_SECONDS", 0.0)
         await send(names[-1])
         routes._last_used[names[-1]] += 60
         routes._forget_unused()
         kept = {names[0], names[-1]}
         assert routes._watched_topics & set(names) == routes._routes.keys() & set(names) == kept
-        assert producer._sender._next_turns.keys() & set(names) <= kept
+        assert producer._deliveries.sender._next_turns.keys() & set(names) <= kept
         await send(names[5])
 
 
