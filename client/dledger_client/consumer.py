@@ -473,9 +473,7 @@ class PushConsumer:
             self._acknowledge(fetcher, message)
         else:
             fetcher.retrying[message.queue_offset] = running.core.loop.time() + (settlement.delay_s or 0.0)
-            running.core.spawn(
-                self._retry(running, fetcher, message, settlement.delay_s), f"retry {message.message_id}"
-            )
+            running.core.spawn(self._retry(running, fetcher, message, settlement), f"retry {message.message_id}")
 
     def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
         fetcher.acknowledge(message.queue_offset)
@@ -483,14 +481,15 @@ class PushConsumer:
             self._offer(fetcher)
 
     async def _retry(
-        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage, delay_s: float | None
+        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement
     ) -> None:
+        delay_s, give_up = settlement.delay_s, settlement.give_up
         limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
-        is_repeated_here = self._orderly and message.reconsume_times < limit
+        is_repeated_here = self._orderly and message.reconsume_times < limit and not give_up
         if is_repeated_here:
             fetcher.try_again(message.queue_offset)
         if not is_repeated_here and await running.retries.give_back(
-            message, delay_s, lambda: running.assignments.holds(fetcher), give_up=self._orderly
+            message, delay_s, lambda: running.assignments.holds(fetcher), give_up=give_up or self._orderly
         ):
             fetcher.retrying.pop(message.queue_offset, None)
             self._acknowledge(fetcher, message)

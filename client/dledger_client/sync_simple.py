@@ -82,6 +82,12 @@ class SyncSimpleConsumer(ClosedAfterUse):
         """Acknowledge the message, as `SimpleConsumer.ack` does."""
         return self._blocking.run(self._client.ack(message))
 
+    def reject(self, message: ReceivedMessage) -> bool:
+        """Give up on the message: it becomes a dead letter of the group, and is acknowledged, as
+        `SimpleConsumer.reject` does.
+        """
+        return self._blocking.run(self._client.reject(message))
+
     def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
         """Hide the message for `seconds` from now on, 1 to 43,200, as `SimpleConsumer.change_invisible` does."""
         return self._blocking.run(self._client.change_invisible(message, seconds))
