@@ -38,7 +38,7 @@ from .errors import (
 )
 from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
-from .messages import Message, MessageQueue, ReceivedMessage
+from .messages import Message, MessageQueue, ReceivedMessage, Settlement
 from .offers import Priority
 from .offsets import StartFrom
 from .orderly import OrderlyConsumer
@@ -113,6 +113,7 @@ __all__ = [
     "RequestTimeoutError",
     "SendError",
     "SendResult",
+    "Settlement",
     "SilentServerError",
     "SimpleConsumer",
     "Sql",
