@@ -23,7 +23,6 @@ from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import ArgsContainer, SubscriberRoute
 from faststream._internal.configs import (
     BrokerConfig,
-    ConfigComposition,
     PublisherSpecificationConfig,
     PublisherUsecaseConfig,
     SubscriberSpecificationConfig,
@@ -55,7 +54,6 @@ __all__ = [
     "BrokerUsecase",
     "CallsCollection",
     "CodecProto",
-    "ConfigComposition",
     "ContextRepo",
     "CustomCallable",
     "DefaultCodec",

@@ -93,14 +93,15 @@ class DledgerBatchMessage(StreamMessage[Batch]):
 async def parse_message(raw: Raw) -> DledgerMessage:
     """Return the message for handlers."""
     headers = headers_of(raw)
+    is_reply = isinstance(raw, Reply)
     return DledgerMessage(
         raw_message=raw,
         body=raw.body,
         headers=headers,
-        reply_to=raw.properties.get(REPLY_TO_CLIENT) or headers.get(REPLY_TO, ""),
+        reply_to="" if is_reply else raw.properties.get(REPLY_TO_CLIENT) or headers.get(REPLY_TO, ""),
         content_type=headers.get(CONTENT_TYPE),
         correlation_id=headers.get(CORRELATION) or raw.properties.get(CORRELATION_ID),
-        message_id=raw.message_id if isinstance(raw, ReceivedMessage) else raw.properties.get(UNIQUE_KEY),
+        message_id=raw.properties.get(UNIQUE_KEY) if isinstance(raw, Reply) else raw.message_id,
     )
 
 

@@ -143,6 +143,7 @@ class DledgerRegistrator(Registrator[Received, DledgerBrokerConfig]):
             invisible=invisible,
         )
         subscription.check()
+        subscription.check_policy(ack_policy)
         if max_messages < 1:
             raise SetupError(f"max_messages={max_messages}: a batch has at least one message")
         config = subscribers.SubscriberConfig(

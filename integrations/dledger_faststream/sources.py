@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final, TypeAlias
 
-from dledger_client import ClientClosedError, ClientError, PushConsumer, ReceivedMessage, SimpleConsumer
+from dledger_client import ClientClosedError, ClientError, NoRouteError, PushConsumer, ReceivedMessage, SimpleConsumer
 from dledger_remoting.pop import MAX_POP_MESSAGES
 
 from .connections import Connection
@@ -22,6 +23,8 @@ Handle: TypeAlias = Callable[[ReceivedMessage], Awaitable[None]]
 """Work of a subscriber on one message. It settles the message and raises no `Exception`."""
 
 _POLL_SECONDS: Final = 10.0
+_TOPIC_SECONDS: Final = 0.5
+"""Interval in seconds at which a popping source looks whether its topic exists."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _MAX_PAUSE_SECONDS: Final = 5.0
 _CUT_OFF_SECONDS: Final = 1.0
@@ -127,6 +130,7 @@ class PoppingSource(Source):
         self._consumer: SimpleConsumer | None = None
         self._dispatcher: asyncio.Task[None] | None = None
         self._works: set[asyncio.Task[None]] = set()
+        self._is_topic_missed = False
 
     async def start(self, handle: Handle | None) -> None:
         subscription, connection = self._subscription, self._connection
@@ -148,11 +152,19 @@ class PoppingSource(Source):
 
     async def receive(self, max_messages: int, wait: float | None) -> list[ReceivedMessage]:
         assert self._consumer is not None, "the source is not started"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (math.inf if wait is None else wait)
         while True:
-            popped = await self._consumer.receive(
-                min(max_messages, MAX_POP_MESSAGES), wait=_POLL_SECONDS if wait is None else wait
-            )
-            if popped or wait is not None:
+            wait_s = max(0.0, min(_POLL_SECONDS, deadline - loop.time()))
+            popped: list[ReceivedMessage] = []
+            try:
+                popped = await self._consumer.receive(min(max_messages, MAX_POP_MESSAGES), wait=wait_s)
+            except NoRouteError as error:  # consumers of the other modes wait for their topics, too
+                if not self._is_topic_missed:
+                    logger.warning("waiting for the topic: %s", error)
+                self._is_topic_missed = True
+                await asyncio.sleep(min(wait_s, _TOPIC_SECONDS))
+            if popped or loop.time() >= deadline:
                 invisible = self._subscription.invisible
                 return [Lease(self._consumer, message, invisible).message for message in popped]
 

@@ -42,7 +42,12 @@ def test_a_delivery_tells_how_it_was_settled():
 
 @pytest.mark.parametrize(
     ("topic", "message"),
-    [("no/topic", Message(b"")), ("T", Message(b"", tags="a || b")), ("T", Message(b"", properties={"KEYS": "k"}))],
+    [
+        ("no/topic", Message(b"")),
+        ("T", Message(b"", tags="a || b")),
+        ("T", Message(b"", properties={"KEYS": "k"})),
+        ("T", Message(b"", properties={"n": 5})),
+    ],
 )
 def test_a_delivery_refuses_what_a_send_refuses(topic, message):
     with pytest.raises(InvalidArgumentError):

@@ -14,6 +14,7 @@ from dledger_remoting.filters.tags import TagFilter
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord
 
+from ..arguments import check
 from ..errors import InvalidArgumentError
 from ..messages import Message, MessageQueue, ReceivedMessage, Settlement, received_message
 from ..outgoing import OutgoingEncoder, validate_destination
@@ -40,6 +41,7 @@ def delivered(
     `settle` is called when the message is acknowledged, given back or rejected. A delay is in the properties, and
     nothing waits for it. Raises `InvalidArgumentError` where a send does.
     """
+    check("message", message, bytes | Message)
     validate_destination(topic)
     sent = _ENCODER.encode(topic, message if isinstance(message, Message) else Message(message))
     record = MessageRecord(
