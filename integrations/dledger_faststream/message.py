@@ -144,3 +144,9 @@ def headers_of(raw: Raw) -> dict[str, Any]:
 def own_properties(properties: Mapping[str, str]) -> dict[str, Any]:
     """Return the properties that an application may have set: it may send all of them again."""
     return {name: value for name, value in properties.items() if name not in RESERVED_NAMES}
+
+
+def topic_of(raw: Raw | Batch) -> str:
+    """Return the topic of a message, of a batch's first message, or of the reply to a request: "reply"."""
+    first = raw[0] if isinstance(raw, tuple) else raw
+    return "reply" if isinstance(first, Reply) else first.topic
