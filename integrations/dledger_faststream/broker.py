@@ -37,7 +37,7 @@ from .internals import (
 from .message import DledgerMessage
 from .producer import DledgerProducer
 from .registrator import DledgerRegistrator, Received
-from .response import DledgerPublishCommand, DledgerResponse, Sending
+from .response import DledgerPublishCommand, DledgerResponse, Sending, filled
 from .subscriber import LogicSubscriber
 from .subscriptions import Subscription
 
@@ -281,7 +281,7 @@ class DledgerBroker(DledgerRegistrator, BrokerUsecase[Received, Producer, Dledge
         `Producer.send_batch`.
         """
         cmd = DledgerPublishCommand(
-            *messages,
+            *filled(messages),
             topic=topic,
             headers=headers,
             correlation_id=correlation_id or self.config.id_generator(),

@@ -24,7 +24,7 @@ from .internals import (
     PublisherUsecaseConfig,
 )
 from .message import DledgerMessage
-from .response import DledgerPublishCommand, DledgerResponse, Sending
+from .response import DledgerPublishCommand, DledgerResponse, Sending, filled
 
 
 @dataclass(kw_only=True)
@@ -214,7 +214,7 @@ class BatchPublisher(LogicPublisher):
     ) -> list[SendResult]:
         """Publish messages in their order, as `DledgerBroker.publish_batch` does."""
         cmd = self._command(
-            *messages,
+            *filled(messages),
             topic=topic,
             sending=Sending(key=key, tags=tags, ordering_key=ordering_key),
             headers=headers,

@@ -136,22 +136,23 @@ class DledgerPublishCommand(BatchPublishCommand):
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> DledgerPublishCommand:
         """Return the command with our arguments, which that of a plain `Response` has not.
 
-        With `batch`, a list as body is several bodies.
+        With `batch`, a list as body is several bodies, and anything else is one.
         """
         if isinstance(cmd, DledgerPublishCommand):
-            if batch and not cmd.extra_bodies:
-                cmd.body, cmd.extra_bodies = cls._parse_bodies(cmd.body, batch=True)
-            return cmd
-        body, others = cls._parse_bodies(cmd.body, batch=batch)
-        return cls(
-            body,
-            *others,
-            topic=cmd.destination,
-            headers=cmd.headers,
-            correlation_id=cmd.correlation_id,
-            reply_to=cmd.reply_to,
-            _publish_type=cmd.publish_type,
-        )
+            command = cmd
+        else:
+            command = cls(
+                cmd.body,
+                topic=cmd.destination,
+                headers=cmd.headers,
+                correlation_id=cmd.correlation_id,
+                reply_to=cmd.reply_to,
+                _publish_type=cmd.publish_type,
+            )
+        if batch and not command.extra_bodies:
+            is_list = isinstance(cmd.body, Sequence) and not isinstance(cmd.body, str | bytes)
+            command.batch_bodies = filled(cmd.body if is_list else [cmd.body])
+        return command
 
     def properties(self, content_type: str | None, own: Response | None = None) -> dict[str, Any]:
         """Return the properties of a message: FastStream's headers, then those of the application.
@@ -166,6 +167,11 @@ class DledgerPublishCommand(BatchPublishCommand):
         if self.reply_to:
             properties[REPLY_TO] = self.reply_to
         return properties | self.headers | (own.headers if own else {})
+
+
+def filled(bodies: Iterable[object]) -> tuple[object, ...]:
+    """Return the bodies of a batch, with an empty one in place of None: FastStream leaves out a first None."""
+    return tuple(b"" if body is None else body for body in bodies)
 
 
 def plain_bodies(bodies: Sequence[object]) -> list[object]:

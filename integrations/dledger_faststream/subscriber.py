@@ -116,7 +116,7 @@ class LogicSubscriber(TasksMixin, Generic[MsgType]):
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[MsgType] | None:
         """Return the next message, which the caller settles; None if there is none within `timeout` seconds.
 
-        With `AckPolicy.ACK_FIRST` it is acknowledged already. For subscribers without a handler.
+        With `AckPolicy.ACK_FIRST` it is acknowledged already. For subscribers without a handler. Raises `ClientError`.
         """
         raw = await self._next(timeout)
         return None if raw is None else await self._parsed(raw)

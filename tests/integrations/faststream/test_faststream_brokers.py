@@ -189,18 +189,25 @@ async def test_a_batch_is_sent_and_handled_as_one(broker, run, topic, group, see
 
 
 async def test_a_batch_publisher_sends_a_list_as_several_messages(broker, run, topic, group, seen):
+    """An empty body is a message, too, and an empty list is none."""
+    publisher = broker.publisher(f"{topic}-out", batch=True)
+
     @broker.subscriber(topic, group=group)
-    @broker.publisher(f"{topic}-out", batch=True)
-    async def split(text: str) -> list[str]:
-        return text.split()
+    @publisher
+    async def split(text: str):
+        return None if text == "none" else [word or None for word in text.split(",") if text != "nothing"]
 
     @broker.subscriber(f"{topic}-out", group=group + "-out")
-    async def note(word: str):
-        seen.append(word)
+    async def note(message: DledgerMessage):
+        seen.append(message.body)
 
     async with run(broker):
-        await broker.publish("one two three", topic)
-        assert sorted(await seen.come(3)) == ["one", "three", "two"]
+        for text in ("nothing", "none", ",one,two"):
+            await broker.publish(text, topic)
+        assert sorted(await seen.come(4)) == [b"", b"", b"one", b"two"]
+        assert await publisher.publish() == []
+        assert len(await publisher.publish(None, "three")) == 2
+        assert sorted(await seen.come(6)) == [b"", b"", b"", b"one", b"three", b"two"]
 
 
 async def test_a_message_of_a_batch_may_be_settled_by_itself(broker, run, topic, group, seen):
