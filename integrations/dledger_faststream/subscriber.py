@@ -90,7 +90,7 @@ class LogicSubscriber(TasksMixin, Generic[MsgType]):
 
     @property
     def subscription(self) -> Subscription:
-        """What this subscriber reads, with the prefixes of its routers and the broker's time to close."""
+        """The topics and the consumer of this subscriber, with its routers' prefixes and its broker's time to close."""
         prefix, graceful_timeout = self._outer_config.prefix, self._outer_config.graceful_timeout
         topics = tuple(f"{prefix}{topic}" for topic in self._subscription.topics)
         return replace(self._subscription, topics=topics, close_timeout=graceful_timeout or 0.0)

@@ -71,7 +71,7 @@ def group() -> str:
 
 
 class Seen(list[Any]):
-    """What handlers have noted, in their order."""
+    """Notes of handlers, in their order."""
 
     async def come(self, count: int) -> list[Any]:
         """Wait for so many notes, and return all."""

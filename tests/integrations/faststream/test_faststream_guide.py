@@ -18,7 +18,7 @@ PROGRAM, IN_TESTS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 
 
 async def test_the_first_example_bills_an_order_and_ends_when_it_is_told_to(cluster, tmp_path):
-    assert len(PROGRAM.replace("\n\n", "\n").splitlines()) <= 15
+    assert len(PROGRAM.splitlines()) <= 15
     program = tmp_path / "service.py"
     program.write_text(PROGRAM.replace("127.0.0.1:9876", cluster.namesrv))
     service = await asyncio.create_subprocess_exec(sys.executable, program, stderr=subprocess.PIPE)
