@@ -61,17 +61,23 @@ async def test_the_policy_says_whether_a_message_comes_again_whose_handler_raise
 
 
 @pytest.mark.parametrize(
-    ("policy", "committed"), [(AckPolicy.MANUAL, 0), (AckPolicy.ACK_FIRST, 1), (AckPolicy.NACK_ON_ERROR, 0)]
+    ("policy", "returns", "committed"),
+    [
+        (AckPolicy.ACK_FIRST, False, 1),
+        (AckPolicy.NACK_ON_ERROR, False, 0),
+        (AckPolicy.NACK_ON_ERROR, True, 1),
+        (AckPolicy.MANUAL, True, 0),
+    ],
 )
-async def test_only_an_acknowledged_message_is_committed_if_its_handler_is_cut_off(
-    cluster, topic, group, seen, policy, committed
-):
+async def test_only_an_acknowledged_message_is_committed(cluster, topic, group, seen, policy, returns, committed):
+    """A handler that does not return is cut off by the stop."""
     broker = DledgerBroker(cluster.namesrv, logger=None, graceful_timeout=0.05, ack_policy=policy)
 
     @broker.subscriber(topic, group=group)
     async def handle(body: str):
         seen.append(body)
-        await asyncio.Event().wait()
+        if not returns:
+            await asyncio.Event().wait()
 
     async with broker:
         await broker.start()
@@ -128,6 +134,59 @@ async def test_a_stop_finishes_the_job_in_work_of_a_simple_subscriber(cluster, t
         (rest,) = await consumer.receive()
         assert int(rest.body) == 1 - seen[0]
         assert await consumer.receive(wait=1.5) == []
+
+
+async def test_a_job_that_a_stop_cuts_off_comes_again(cluster, topic, group, seen, caplog):
+    broker = DledgerBroker(cluster.namesrv, logger=None, graceful_timeout=0.05)
+
+    @broker.subscriber(topic, group=group, mode="simple", invisible=1.0)
+    async def handle(body: str):
+        seen.append(body)
+        await asyncio.Event().wait()
+
+    async with broker:
+        await broker.start()
+        await broker.publish("job", topic)
+        await seen.come(1)
+    assert "1 handlers are cut off; their messages come again" in caplog.messages
+    async with SimpleConsumer(cluster.namesrv, group, topic) as consumer:
+        (again,) = await consumer.receive(wait=20.0)
+    assert again.reconsume_times == 1
+
+
+async def test_a_batch_waits_to_be_filled(real_broker, topic, group, seen):
+    @real_broker.subscriber(topic, group=group, batch=True, max_messages=2, batch_wait=20.0)
+    async def handle(numbers: list[int]):
+        seen.append(sorted(numbers))
+
+    async with real_broker:
+        await real_broker.start()
+        for number in range(4):
+            await real_broker.publish(number, topic, ordering_key="k")
+        assert await seen.come(2) == [[0, 1], [2, 3]]
+
+
+async def test_an_idempotent_publication_is_stored_once(real_broker, topic):
+    async with real_broker:
+        first = await real_broker.publish("x", topic, unique_key="order-1", idempotent=True, correlation_id="c")
+        second = await real_broker.publish("x", topic, unique_key="order-1", idempotent=True, correlation_id="c")
+    assert (first.repeated, second.repeated) == (False, True)
+    assert second.queue_offset == first.queue_offset
+
+
+@pytest.mark.parametrize("mode", ["push", "simple"])
+async def test_names_are_those_within_the_namespace(cluster, topic, group, seen, mode):
+    broker = DledgerBroker(cluster.namesrv, logger=None, namespace="shop")
+
+    @broker.subscriber(topic, group=group, mode=mode)
+    async def handle(body: str, message: DledgerMessage):
+        seen.append((body, message.raw_message.topic))
+
+    async with broker:
+        await broker.start()
+        result = await broker.publish("x", topic)
+        assert await seen.come(1) == [("x", topic)]
+    assert result.topic == f"shop%{topic}"
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -250,6 +309,15 @@ async def test_an_application_runs_until_it_is_told_to_exit(real_broker, topic, 
 async def test_a_ping_tells_whether_the_cluster_has_a_leader(real_broker):
     assert await real_broker.ping(20.0)
     assert not await DledgerBroker("127.0.0.1:1", logger=None).ping(0.2)
+
+
+async def test_a_broker_that_waits_for_its_cluster_starts_without_one(topic, group):
+    broker = DledgerBroker("127.0.0.1:1", logger=None, start_timeout=None)
+    broker.subscriber(topic, group=group)
+    await broker.start()
+    with pytest.raises(ClientError, match=r"no name server answered before the call's deadline$"):
+        await broker.publish("x", topic, timeout=0.2)
+    await broker.stop()
 
 
 async def test_a_dead_cluster_is_one_line_that_names_the_address(topic, group):
