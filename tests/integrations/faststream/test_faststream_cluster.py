@@ -40,14 +40,19 @@ async def test_a_subscriber_without_a_handler_hands_out_messages(real_broker, to
 
 @pytest.mark.parametrize(
     ("policy", "comes_again"),
-    [(AckPolicy.NACK_ON_ERROR, True), (AckPolicy.ACK, False), (AckPolicy.REJECT_ON_ERROR, False)],
+    [
+        ({}, True),
+        ({"ack_policy": AckPolicy.NACK_ON_ERROR}, True),
+        ({"ack_policy": AckPolicy.ACK}, False),
+        ({"ack_policy": AckPolicy.REJECT_ON_ERROR}, False),
+    ],
 )
 async def test_the_policy_says_whether_a_message_comes_again_whose_handler_raised(
     real_broker, topic, group, seen, policy, comes_again
 ):
     """In the mode "ordered" the message comes again at once, or its successor is next."""
 
-    @real_broker.subscriber(topic, group=group, mode="ordered", ack_policy=policy)
+    @real_broker.subscriber(topic, group=group, mode="ordered", **policy)
     async def handle(body: str, message: DledgerMessage):
         seen.append((body, message.raw_message.reconsume_times))
         if len(seen) == 1:
@@ -87,7 +92,9 @@ async def test_only_an_acknowledged_message_is_committed(cluster, topic, group, 
 
 
 @pytest.mark.parametrize("mode", ["push", "ordered"])
-async def test_a_stop_finishes_and_commits_the_message_in_work_and_begins_no_other(cluster, topic, group, seen, mode):
+async def test_a_stop_finishes_and_commits_the_message_in_work_and_begins_no_other(
+    cluster, topic, group, seen, mode, caplog
+):
     broker = DledgerBroker(cluster.namesrv, logger=None)
     may_end = asyncio.Event()
 
@@ -106,6 +113,7 @@ async def test_a_stop_finishes_and_commits_the_message_in_work_and_begins_no_oth
     may_end.set()
     await stopping
     assert seen == [0, "ended"]
+    assert "messages in work" not in caplog.text
     assert await committed_offsets(cluster, group, topic) == 1
     with pytest.raises(IncorrectState):
         await broker.publish(1, topic)
@@ -126,7 +134,8 @@ async def test_a_stop_finishes_the_job_in_work_of_a_simple_subscriber(cluster, t
         await broker.publish(number, topic)
     await seen.come(1)
     stopping = asyncio.create_task(broker.stop())
-    await asyncio.sleep(0)  # the stop has begun
+    (subscriber,) = broker.subscribers
+    await until(subscriber._source._dispatcher.done)
     may_end.set()
     await stopping
     assert seen[1:] == ["ended"]
@@ -142,16 +151,30 @@ async def test_a_job_that_a_stop_cuts_off_comes_again(cluster, topic, group, see
     @broker.subscriber(topic, group=group, mode="simple", invisible=1.0)
     async def handle(body: str):
         seen.append(body)
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cut off")
 
     async with broker:
         await broker.start()
         await broker.publish("job", topic)
         await seen.come(1)
+    assert seen == ["job", "cut off"]
     assert "1 handlers are cut off; their messages come again" in caplog.messages
     async with SimpleConsumer(cluster.namesrv, group, topic) as consumer:
         (again,) = await consumer.receive(wait=20.0)
     assert again.reconsume_times == 1
+
+
+async def test_a_message_that_is_acknowledged_first_is_handed_out_acknowledged(cluster, topic, group):
+    broker = DledgerBroker(cluster.namesrv, logger=None)
+    subscriber = broker.subscriber(topic, group=group, ack_policy=AckPolicy.ACK_FIRST)
+    async with broker:
+        await broker.start()
+        await broker.publish("x", topic)
+        assert await subscriber.get_one(timeout=20.0) is not None
+    assert await committed_offsets(cluster, group, topic) == 1
 
 
 async def test_a_batch_waits_to_be_filled(real_broker, topic, group, seen):

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from faststream import AckPolicy, AsyncAPI, BatchPublishCommand, FastStream
+from faststream import AckPolicy, AsyncAPI, FastStream
 from faststream._internal.broker import BrokerRouter
 from faststream._internal.configs import BrokerConfig
 from faststream.exceptions import IncorrectState, SetupError
@@ -71,7 +71,6 @@ UNDERSCORED = {
     "_logger_ref",
     "_make_response_publisher",
     "_outer_config",
-    "_parse_bodies",
     "_parser",
     "_patch_producer",
     "_post_start",
@@ -113,7 +112,7 @@ def test_the_internal_attributes_that_are_used_are_the_listed_ones():
                 used.add(node.attr)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 used.add(node.name)
-    theirs = [BatchPublishCommand, *(getattr(internals, name) for name in internals.__all__)]
+    theirs = [getattr(internals, name) for name in internals.__all__]
     known = {name for cls in theirs if inspect.isclass(cls) for name in names_of(cls)}
     assert {name for name in used & known if re.match(r"_[a-z]", name)} == UNDERSCORED
 
@@ -214,6 +213,14 @@ def test_a_group_is_for_one_subscription(first, second, fits):
     else:
         with pytest.raises(SetupError, match="all members of a group must read the same"):
             broker.check_subscriptions()
+
+
+async def test_a_broker_with_subscriptions_that_exclude_each_other_connects_to_nothing():
+    broker = DledgerBroker("127.0.0.1:1", logger=None)
+    broker.subscriber("orders", group="billing")
+    broker.subscriber("refunds", group="billing")
+    with pytest.raises(SetupError):
+        await broker.start()
 
 
 @pytest.mark.parametrize(
