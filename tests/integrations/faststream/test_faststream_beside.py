@@ -1,27 +1,18 @@
-"""The broker works with FastStream's middlewares for OpenTelemetry and Prometheus, and with FastAPI."""
+"""The broker works with FastStream's middlewares for OpenTelemetry and Prometheus."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import Annotated
 
 import pytest
-from fastapi import Depends, FastAPI
-from fastapi.testclient import TestClient
-from faststream_fastapi import FastStreamAPI
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
-from waiting import wait_until
 
 from dledger_faststream.opentelemetry import DledgerTelemetryMiddleware
 from dledger_faststream.prometheus import DledgerPrometheusMiddleware
-
-
-def currency() -> str:
-    return "EUR"
 
 
 async def test_a_trace_goes_on_in_the_handlers(broker, run, topic, group, seen):
@@ -73,24 +64,6 @@ async def test_metrics_count_messages_by_topic(broker, run, topic, group, seen):
     assert registry.get_sample_value("faststream_received_messages_size_bytes_sum", received) == 3
     published = {**labels, "destination": topic, "status": "success"}
     assert registry.get_sample_value("faststream_published_messages_total", published) == 2
-
-
-def test_fastapi_runs_the_broker_and_resolves_the_dependencies_of_handlers(real_broker, topic, group, seen):
-    @real_broker.subscriber(topic, group=group)
-    async def bill(order: dict[str, int], unit: Annotated[str, Depends(currency)]):
-        seen.append((order, unit))
-
-    app = FastAPI()
-
-    @app.post("/orders/{number}")
-    async def order(number: int) -> str:
-        result = await real_broker.publish({"id": number}, topic)
-        return result.topic
-
-    with TestClient(FastStreamAPI(real_broker, application=app, safe_connection=True)) as client:
-        assert client.post("/orders/7").json() == topic
-        wait_until(lambda: seen)
-    assert seen == [({"id": 7}, "EUR")]
 
 
 @pytest.mark.parametrize(("name", "extra"), [("opentelemetry", "otel"), ("prometheus", "prometheus")])

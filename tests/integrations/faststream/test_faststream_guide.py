@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dledger_client import Producer, PushConsumer
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +47,7 @@ async def test_the_test_of_the_guide_passes_without_a_cluster(tmp_path, monkeypa
     await importlib.import_module("guide_service").check()
 
 
+@pytest.mark.long
 def test_the_example_prints_its_invoices(cluster):
     example = ROOT / "examples/faststream_service.py"
     done = subprocess.run(
