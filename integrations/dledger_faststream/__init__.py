@@ -11,6 +11,7 @@ from __future__ import annotations
 from . import internals  # noqa: F401 -- first: refuses another version of FastStream
 from .annotations import DledgerBatchMessage, DledgerMessage
 from .broker import DledgerBroker
+from .message import DledgerReply
 from .response import DledgerPublishCommand, DledgerResponse
 from .router import DledgerPublisher, DledgerRoute, DledgerRouter
 from .subscriptions import Mode
@@ -22,6 +23,7 @@ __all__ = [
     "DledgerMessage",
     "DledgerPublishCommand",
     "DledgerPublisher",
+    "DledgerReply",
     "DledgerResponse",
     "DledgerRoute",
     "DledgerRouter",

@@ -34,7 +34,7 @@ from .internals import (
     get_broker_logger,
     make_logger_state,
 )
-from .message import DledgerMessage
+from .message import DledgerMessage, DledgerReply
 from .producer import DledgerProducer
 from .registrator import DledgerRegistrator, Received
 from .response import DledgerPublishCommand, DledgerResponse, Sending, filled
@@ -227,7 +227,7 @@ class DledgerBroker(DledgerRegistrator, BrokerUsecase[Received, Producer, Dledge
         message: SendableMessage,
         topic: str,
         *,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         ordering_key: str | None = None,
@@ -238,12 +238,12 @@ class DledgerBroker(DledgerRegistrator, BrokerUsecase[Received, Producer, Dledge
         reply_to: str = "",
         idempotent: bool | None = None,
         timeout: float | None = None,
-    ) -> SendResult | None:
+    ) -> SendResult:
         """Publish a message, and wait until a majority of its broker group has stored it.
 
         `headers` become properties, by which `Sql` filters select. `reply_to` is the topic to which the results of
-        handlers go. The other arguments are those of `Producer.send`. Returns where the message is stored, None under
-        `TestDledgerBroker`. Raises the errors of `Producer.send`: `InvalidArgumentError` and `SendError`.
+        handlers go. The other arguments are those of `Producer.send`. Returns where the message is stored. Raises the
+        errors of `Producer.send`: `InvalidArgumentError` and `SendError`.
         """
         sending = Sending(
             key=key, tags=tags, ordering_key=ordering_key, unique_key=unique_key, delay_s=delay_s, deliver_at=deliver_at
@@ -259,14 +259,14 @@ class DledgerBroker(DledgerRegistrator, BrokerUsecase[Received, Producer, Dledge
             timeout=timeout,
             _publish_type=PublishType.PUBLISH,
         )
-        result: SendResult | None = await self._basic_publish(cmd, producer=self.config.producer)
+        result: SendResult = await self._basic_publish(cmd, producer=self.config.producer)
         return result
 
     async def publish_batch(  # type: ignore[override]  # has the arguments of our broker
         self,
         *messages: SendableMessage | DledgerResponse,
         topic: str,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         ordering_key: str | None = None,
@@ -299,12 +299,12 @@ class DledgerBroker(DledgerRegistrator, BrokerUsecase[Received, Producer, Dledge
         message: SendableMessage,
         topic: str,
         *,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
         timeout: float | None = None,
-    ) -> DledgerMessage:
+    ) -> DledgerReply:
         """Publish a message, and return the reply: the result of a handler of one consumer.
 
         `timeout` limits both, in seconds. Raises the errors of `Producer.request`: `DeadlineError` without a reply in
@@ -319,7 +319,7 @@ class DledgerBroker(DledgerRegistrator, BrokerUsecase[Received, Producer, Dledge
             timeout=timeout,
             _publish_type=PublishType.REQUEST,
         )
-        reply: DledgerMessage = await self._basic_request(cmd, producer=self.config.producer)
+        reply: DledgerReply = await self._basic_request(cmd, producer=self.config.producer)
         return reply
 
     def check_subscriptions(self) -> None:

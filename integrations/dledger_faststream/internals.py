@@ -6,6 +6,8 @@ that this module refuses the version before it imports anything.
 
 from __future__ import annotations
 
+import re
+
 try:
     from faststream.__about__ import __version__ as _version
 except ModuleNotFoundError as error:
@@ -13,9 +15,10 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("dledger_faststream needs FastStream 0.7: pip install 'dledger-mq[faststream]'") from None
 
-if not _version.startswith("0.7."):
+if not re.match(r"0\.7\.([89]|\d\d)", _version):
     raise ImportError(
-        f"dledger_faststream works with FastStream 0.7, not with {_version}: pip install 'faststream>=0.7.8,<0.8'"
+        f"dledger_faststream works with FastStream 0.7 from 0.7.8 on, not with {_version}: "
+        "pip install 'faststream>=0.7.8,<0.8'"
     )
 
 from faststream._internal.broker import BrokerRouter, BrokerUsecase

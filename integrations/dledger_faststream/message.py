@@ -23,16 +23,16 @@ Raw: TypeAlias = ReceivedMessage | Reply
 Batch: TypeAlias = tuple[ReceivedMessage, ...]
 
 
-class DledgerMessage(StreamMessage[Raw]):
-    """A message of a topic, or the reply to a request. `raw_message` is the client's own message.
+class DledgerMessage(StreamMessage[ReceivedMessage]):
+    """A message of a topic. `raw_message` is the client's own message: key, tag, queue and `reconsume_times`.
 
-    `headers` are the properties that an application has set. `raw_message` has the key, the tag, the queue and
-    `reconsume_times`. A settled message stays settled: only the first of `ack`, `nack` and `reject` counts.
+    `headers` are the properties that an application has set. A settled message stays settled: only the first of `ack`,
+    `nack` and `reject` counts.
     """
 
     async def ack(self) -> None:
         """Acknowledge the message. Raises `ClientError` in the mode "simple" if the broker did not answer in time."""
-        if self.committed is None and isinstance(self.raw_message, ReceivedMessage):
+        if self.committed is None:
             self.raw_message.ack()
             await settled(self.raw_message)
         await super().ack()
@@ -42,17 +42,21 @@ class DledgerMessage(StreamMessage[Raw]):
 
         Raises as `ack` does.
         """
-        if self.committed is None and isinstance(self.raw_message, ReceivedMessage):
+        if self.committed is None:
             self.raw_message.retry(delay_s=delay_s)
             await settled(self.raw_message)
         await super().nack()
 
     async def reject(self) -> None:
         """Give up on the message: it goes to the dead letter topic of the group. Raises as `ack` does."""
-        if self.committed is None and isinstance(self.raw_message, ReceivedMessage):
+        if self.committed is None:
             self.raw_message.reject()
             await settled(self.raw_message)
         await super().reject()
+
+
+class DledgerReply(StreamMessage[Reply]):
+    """The reply to a request. There is nothing to settle."""
 
 
 class DledgerBatchMessage(StreamMessage[Batch]):
@@ -90,18 +94,27 @@ class DledgerBatchMessage(StreamMessage[Batch]):
             await settled(message)
 
 
-async def parse_message(raw: Raw) -> DledgerMessage:
-    """Return the message for handlers."""
-    headers = headers_of(raw)
-    is_reply = isinstance(raw, Reply)
+async def parse_message(raw: Raw) -> DledgerMessage | DledgerReply:
+    """Return the message for handlers, or the reply for the caller of a request."""
+    headers = own_properties(raw.properties)
+    content_type, correlation_id = headers.get(CONTENT_TYPE), headers.get(CORRELATION)
+    if isinstance(raw, Reply):
+        return DledgerReply(
+            raw_message=raw,
+            body=raw.body,
+            headers=headers,
+            content_type=content_type,
+            correlation_id=correlation_id,
+            message_id=raw.properties.get(UNIQUE_KEY),
+        )
     return DledgerMessage(
         raw_message=raw,
         body=raw.body,
         headers=headers,
-        reply_to="" if is_reply else raw.properties.get(REPLY_TO_CLIENT) or headers.get(REPLY_TO, ""),
-        content_type=headers.get(CONTENT_TYPE),
-        correlation_id=headers.get(CORRELATION) or raw.properties.get(CORRELATION_ID),
-        message_id=raw.properties.get(UNIQUE_KEY) if isinstance(raw, Reply) else raw.message_id,
+        reply_to=raw.properties.get(REPLY_TO_CLIENT) or headers.get(REPLY_TO, ""),
+        content_type=content_type,
+        correlation_id=correlation_id or raw.properties.get(CORRELATION_ID),
+        message_id=raw.message_id,
     )
 
 
@@ -110,7 +123,7 @@ async def parse_batch(raw: Batch) -> DledgerBatchMessage:
 
     A batch has no reply address: its messages may have many.
     """
-    batch_headers = [headers_of(message) for message in raw]
+    batch_headers = [own_properties(message.properties) for message in raw]
     headers = batch_headers[0] if batch_headers else {}
     return DledgerBatchMessage(
         raw_message=raw,
@@ -134,11 +147,6 @@ async def decode_batch(message: StreamMessage[Batch]) -> Sequence[Any]:
     FastStream knows a batch subscriber by the name of this function.
     """
     return [decode_message(await parse_message(one)) for one in message.raw_message]
-
-
-def headers_of(raw: Raw) -> dict[str, Any]:
-    """Return the properties that are not those of the protocol."""
-    return own_properties(raw.properties)
 
 
 def own_properties(properties: Mapping[str, str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from .internals import (
     PublisherUsecase,
     PublisherUsecaseConfig,
 )
-from .message import DledgerMessage
+from .message import DledgerReply
 from .response import DledgerPublishCommand, DledgerResponse, Sending, filled
 
 
@@ -129,7 +129,7 @@ class DefaultPublisher(LogicPublisher):
         message: SendableMessage | DledgerResponse = None,
         topic: str = "",
         *,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         ordering_key: str | None = None,
@@ -140,7 +140,7 @@ class DefaultPublisher(LogicPublisher):
         reply_to: str = "",
         idempotent: bool | None = None,
         timeout: float | None = None,
-    ) -> SendResult | None:
+    ) -> SendResult:
         """Publish a message, as `DledgerBroker.publish` does. Arguments replace those of the publisher."""
         sending = Sending(
             key=key, tags=tags, ordering_key=ordering_key, unique_key=unique_key, delay_s=delay_s, deliver_at=deliver_at
@@ -156,9 +156,7 @@ class DefaultPublisher(LogicPublisher):
             timeout=timeout,
             publish_type=PublishType.PUBLISH,
         )
-        result: SendResult | None = await self._basic_publish(
-            cmd, producer=self._outer_config.producer, _extra_middlewares=()
-        )
+        result: SendResult = await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=())
         return result
 
     async def request(
@@ -166,12 +164,12 @@ class DefaultPublisher(LogicPublisher):
         message: SendableMessage = None,
         topic: str = "",
         *,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
         timeout: float | None = None,
-    ) -> DledgerMessage:
+    ) -> DledgerReply:
         """Publish a message and return the reply to it, as `DledgerBroker.request` does."""
         cmd = self._command(
             message,
@@ -184,7 +182,7 @@ class DefaultPublisher(LogicPublisher):
             timeout=timeout,
             publish_type=PublishType.REQUEST,
         )
-        reply: DledgerMessage = await self._basic_request(cmd, producer=self._outer_config.producer)
+        reply: DledgerReply = await self._basic_request(cmd, producer=self._outer_config.producer)
         return reply
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]) -> None:
@@ -203,7 +201,7 @@ class BatchPublisher(LogicPublisher):
         self,
         *messages: SendableMessage | DledgerResponse,
         topic: str = "",
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         ordering_key: str | None = None,
@@ -229,7 +227,7 @@ class BatchPublisher(LogicPublisher):
         )
         return results
 
-    async def request(self, *_: object, **__: object) -> DledgerMessage:
+    async def request(self, *_: object, **__: object) -> DledgerReply:
         """Refuse: a request is a single message."""
         raise NotImplementedError("a batch publisher cannot request: use broker.request, or a publisher without batch")
 
@@ -246,7 +244,7 @@ class ReplyPublisher(FakePublisher):
     """Publishes a handler's result to the topic that the message names, or replies to the request that it is."""
 
     def __init__(
-        self, producer: ProducerProto[DledgerPublishCommand], topic: str, asked: ReceivedMessage | None
+        self, producer: ProducerProto[DledgerPublishCommand], *, topic: str, asked: ReceivedMessage | None
     ) -> None:
         super().__init__(producer=producer)
         self._topic = topic

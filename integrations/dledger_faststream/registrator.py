@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
@@ -55,7 +55,7 @@ class SubscriberOptions(TypedDict, total=False):
 class PublisherOptions(TypedDict, total=False):
     """Arguments of `DledgerBroker.publisher` beside topic and batch."""
 
-    key: str | Iterable[str] | None
+    key: str | Sequence[str] | None
     tags: str | None
     headers: dict[str, str] | None
     ordering_key: str | None
@@ -187,7 +187,7 @@ class DledgerRegistrator(Registrator[Received, DledgerBrokerConfig]):
         topic: str,
         *,
         batch: bool = False,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         headers: dict[str, str] | None = None,
         ordering_key: str | None = None,

@@ -19,7 +19,7 @@ from .message import CONTENT_TYPE, CORRELATION, REPLY_TO
 class Sending:
     """Arguments of a send beside body and topic. They mean what they mean for `Message`."""
 
-    key: str | Iterable[str] | None = None
+    key: str | Sequence[str] | None = None
     tags: str | None = None
     ordering_key: str | None = None
     unique_key: str | None = None
@@ -64,7 +64,7 @@ class DledgerResponse(Response):
         *,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
-        key: str | Iterable[str] | None = None,
+        key: str | Sequence[str] | None = None,
         tags: str | None = None,
         ordering_key: str | None = None,
         unique_key: str | None = None,

@@ -67,9 +67,13 @@ class Source(ABC):
                 return await self.receive(max_messages, None)
             except ClientClosedError:
                 raise
-            except ClientError as error:
+            except Exception as error:  # a subscriber that ends here would be missed by nobody
                 pause_s = min(_FIRST_PAUSE_SECONDS * (1 << min(failures, 10)), _MAX_PAUSE_SECONDS)
-                logger.warning("no messages, asking again in %.1f s: %s", pause_s, error)
+                is_expected = isinstance(error, ClientError)
+                text = "no messages, asking again in %.1f s: %s"
+                logger.log(
+                    logging.WARNING if is_expected else logging.ERROR, text, pause_s, error, exc_info=not is_expected
+                )
                 await asyncio.sleep(pause_s)
                 failures += 1
 

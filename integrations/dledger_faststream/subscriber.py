@@ -87,6 +87,7 @@ class LogicSubscriber(TasksMixin, Generic[MsgType]):
         super().__init__(config, specification, calls)
         self._subscription = config.subscription
         self._source: Source | None = None
+        self._is_started = False
 
     @property
     def subscription(self) -> Subscription:
@@ -102,7 +103,12 @@ class LogicSubscriber(TasksMixin, Generic[MsgType]):
         self.subscription.check_beside(others)
 
     async def start(self) -> None:
-        """Join the group, and begin to handle messages if there is a handler. Raises `ClientError`."""
+        """Join the group, and begin to handle messages if there is a handler. Raises `ClientError`.
+
+        A subscriber that is started already stays as it is.
+        """
+        if self._is_started:
+            return
         await super().start()
         self._source = source_of(self._outer_config.connection, self.subscription)
         self._post_start()  # before the first message can come
@@ -112,6 +118,12 @@ class LogicSubscriber(TasksMixin, Generic[MsgType]):
             self.running = False
             await self._source.close()
             raise
+        self._is_started = True
+
+    async def stop(self) -> None:
+        """Wait for the messages in work as FastStream knows them. The kinds of subscribers close their sources."""
+        self._is_started = False
+        await super().stop()
 
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[MsgType] | None:
         """Return the next message, which the caller settles; None if there is none within `timeout` seconds.
@@ -166,10 +178,10 @@ class LogicSubscriber(TasksMixin, Generic[MsgType]):
         return message
 
     def _make_response_publisher(self, message: StreamMessage[MsgType]) -> Sequence[PublisherProto]:
-        raw = message.raw_message
-        is_request = isinstance(raw, ReceivedMessage) and REPLY_TO_CLIENT in raw.properties
-        asked = raw if is_request and isinstance(raw, ReceivedMessage) else None
-        return (ReplyPublisher(self._outer_config.producer, "" if is_request else message.reply_to, asked),)
+        raw, producer = message.raw_message, self._outer_config.producer
+        if isinstance(raw, ReceivedMessage) and REPLY_TO_CLIENT in raw.properties:
+            return (ReplyPublisher(producer, topic="", asked=raw),)
+        return (ReplyPublisher(producer, topic=message.reply_to, asked=None),)
 
 
 class SingleSubscriber(LogicSubscriber[ReceivedMessage]):

@@ -5,7 +5,7 @@ It filters, shares among groups, delivers again and makes dead letters as a clus
 * A delay is over at once, also that of a message that comes again.
 * The error of a handler is raised by `publish`, as with all of FastStream's test brokers, and the message does not come
   again. One that a handler gives back by `nack` does.
-* A topic has one queue, and exists.
+* A topic has one queue, and exists. Nothing remembers idempotent sends. A `ClassFilter` is refused.
 """
 
 from __future__ import annotations

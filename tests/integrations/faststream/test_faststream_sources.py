@@ -82,10 +82,13 @@ class Flaky(sources.PushSource):
 
 async def test_an_error_is_logged_and_the_request_repeated(monkeypatch, caplog):
     monkeypatch.setattr(sources, "_FIRST_PAUSE_SECONDS", 0.001)
-    source = Flaky(DeadlineError("no leader"), DeadlineError("still none"))
+    source = Flaky(DeadlineError("no leader"), KeyError("a fault of ours"))
     (message,) = await source.receive_patiently(5)
     assert message.body == b"x"
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert [(record.levelno, bool(record.exc_info)) for record in caplog.records] == [
+        (logging.WARNING, False),
+        (logging.ERROR, True),
+    ]
     assert "no leader" in caplog.messages[0]
 
 
