@@ -10,7 +10,7 @@ from faststream import AckPolicy, FastStream
 from faststream.exceptions import IncorrectState, StopConsume
 from waiting import until
 
-from dledger_client import Admin, ClientError, Producer, PushConsumer, SimpleConsumer
+from dledger_client import Admin, ClientError, DeadlineError, Producer, PushConsumer, SimpleConsumer
 from dledger_faststream import DledgerBroker, DledgerMessage, DledgerRouter, leases
 
 
@@ -285,9 +285,10 @@ async def test_a_message_is_handled_once_although_its_requester_is_gone(
         seen.append(body)
         return body
 
-    async with Producer(cluster.namesrv, group="gone") as requester:
-        with pytest.raises(ClientError):
-            await requester.request(topic, b"x", timeout=0.2)
+    async with Admin(cluster.namesrv) as admin, Producer(cluster.namesrv, group="gone") as requester:
+        await admin.create_topic(topic, queues=1)
+        with pytest.raises(DeadlineError, match="no consumer of topic"):
+            await requester.request(topic, b"x", timeout=2.0)
     async with real_broker:
         await real_broker.start()
         await until(lambda: any("did not arrive" in record.getMessage() for record in caplog.records))
