@@ -232,12 +232,12 @@ async def test_a_handler_may_stop_its_subscriber(real_broker, topic, group, seen
 
 
 async def test_a_message_stays_hidden_while_its_handler_works(real_broker, topic, group, seen):
-    """The handler works for three times the invisible time."""
+    """The handler works for more than twice the invisible time."""
 
-    @real_broker.subscriber(topic, group=group, mode="simple", invisible=1.0, max_workers=2)
+    @real_broker.subscriber(topic, group=group, mode="simple", invisible=2.0, max_workers=2)
     async def handle(body: str, message: DledgerMessage):
         seen.append(message.raw_message.reconsume_times)
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(5.0)
         seen.append("ended")
 
     async with real_broker:
