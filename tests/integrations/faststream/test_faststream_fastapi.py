@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
+import httpx
 import pytest
+import uvicorn
 from fastapi import Depends, FastAPI
-from fastapi.testclient import TestClient
 from faststream_fastapi import FastStreamAPI
-from waiting import wait_until
+from waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -17,7 +21,22 @@ def currency() -> str:
     return "EUR"
 
 
-def test_fastapi_runs_the_broker_and_resolves_the_dependencies_of_handlers(real_broker, topic, group, seen):
+@asynccontextmanager
+async def served(app: FastStreamAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve an application on a free port. Yields a client of it."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started or serving.done())
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def test_fastapi_runs_the_broker_and_resolves_the_dependencies_of_handlers(real_broker, topic, group, seen):
     @real_broker.subscriber(topic, group=group)
     async def bill(order: dict[str, int], unit: Annotated[str, Depends(currency)]):
         seen.append((order, unit))
@@ -29,7 +48,7 @@ def test_fastapi_runs_the_broker_and_resolves_the_dependencies_of_handlers(real_
         result = await real_broker.publish({"id": number}, topic)
         return result.topic
 
-    with TestClient(FastStreamAPI(real_broker, application=app, safe_connection=True)) as client:
-        assert client.post("/orders/7").json() == topic
-        wait_until(lambda: seen)
-    assert seen == [({"id": 7}, "EUR")]
+    async with served(FastStreamAPI(real_broker, application=app, safe_connection=True)) as client:
+        assert (await client.post("/orders/7")).json() == topic
+        assert await seen.come(1) == [({"id": 7}, "EUR")]
+    assert not real_broker.running
