@@ -96,8 +96,8 @@ class Lease:
         except ClientError as error:
             logger.warning("message %s comes again: it could not be settled: %s", self.message.message_id, error)
             raise
-        if not is_held:
-            logger.warning("message %s comes again: it was settled after its invisible time", self.message.message_id)
+        if not is_held:  # or an earlier attempt has settled it, whose answer was lost
+            logger.warning("message %s may come again: it was settled too late, or twice", self.message.message_id)
 
     def _delay_s(self, settlement: Settlement) -> float:
         if settlement.delay_s is not None:

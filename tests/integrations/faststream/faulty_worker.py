@@ -16,15 +16,21 @@ from faststream import FastStream
 from dledger_faststream import DledgerBroker, Mode
 
 
-def make_broker(name_server: str, topic: str, group: str, mode: Mode, file: Path) -> DledgerBroker:
-    """Return a broker whose only handler notes what it does in `file`."""
+def make_broker(
+    name_server: str, topic: str, group: str, mode: Mode, file: Path, *, hangs: bool = False
+) -> DledgerBroker:
+    """Return a broker whose only handler notes what it does in `file`. With `hangs` it never ends its first message."""
     broker = DledgerBroker(name_server, logger=None)
     notes = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     @broker.subscriber(topic, group=group, mode=mode, max_workers=8, invisible=2.0)
     async def handle(number: int) -> None:
+        nonlocal hangs
         os.write(notes, f"begin {number}\n".encode())
-        await asyncio.sleep(0.002)
+        if hangs:
+            hangs = False
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.005)
         os.write(notes, f"end {number}\n".encode())
 
     return broker
@@ -38,4 +44,5 @@ def noted(file: Path, word: str) -> Counter[int]:
 
 if __name__ == "__main__":
     name_server, topic, group, mode, file = sys.argv[1:]
-    asyncio.run(FastStream(make_broker(name_server, topic, group, mode, Path(file)), logger=None).run())
+    broker = make_broker(name_server, topic, group, mode, Path(file), hangs=True)
+    asyncio.run(FastStream(broker, logger=None).run())
