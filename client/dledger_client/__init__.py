@@ -40,7 +40,7 @@ from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
 from .handling import Handler
 from .interception import Interceptor
-from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage
+from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage, Settlement
 from .offers import Priority
 from .offsets import StartFrom
 from .orderly import OrderlyConsumer
@@ -118,6 +118,7 @@ __all__ = [
     "RequestTimeoutError",
     "SendError",
     "SendResult",
+    "Settlement",
     "SilentServerError",
     "SimpleConsumer",
     "Sql",

@@ -146,11 +146,13 @@ def _reason(error: Exception) -> str:
 class Settlement(NamedTuple):
     """End of a consumer's work on a message: it is finished, or is to be redelivered (`again`).
 
-    It is redelivered after `delay_s` seconds; None stands for the delay of the group's settings.
+    It is redelivered after `delay_s` seconds; None stands for the delay of the group's settings. With `give_up` it is
+    not redelivered but becomes a dead letter.
     """
 
     again: bool = False
     delay_s: float | None = None
+    give_up: bool = False
 
 
 class Decoding(msgspec.Struct, Generic[T_co], frozen=True):
@@ -229,6 +231,15 @@ class ReceivedMessage(msgspec.Struct, Generic[T_co], frozen=True):
         at_least(0, delay_s=delay_s)
         if self.settle is not None:
             self.settle(self, Settlement(again=True, delay_s=delay_s))
+
+    def reject(self) -> None:
+        """Give up on a message: it goes to the group's dead letter topic at once, and does not come again.
+
+        A broadcast consumer has no dead letters, so that this acknowledges its message. Without effect for pulled
+        messages.
+        """
+        if self.settle is not None:
+            self.settle(self, Settlement(again=True, give_up=True))
 
 
 class DecodeError(ClientError, ValueError):

@@ -44,7 +44,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _FIRST_RETRY_DELAY_LEVEL: Final = 3
 _LOGGED_FAILURES: Final = 5
 """Number of failures in a row to give a message back that are logged as warnings."""
-_DEAD_LETTER_LEVEL: Final = -1
+DEAD_LETTER_LEVEL: Final = -1
 """Delay level of a message that is not to come again."""
 _NOT_SUPPORTED_CODES: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
@@ -132,7 +132,7 @@ class RetrySender:
         header = ConsumerSendBackHeader(
             offset=message.physical_offset,
             group=self._consumer_group,
-            delay_level=_DEAD_LETTER_LEVEL if give_up else level,
+            delay_level=DEAD_LETTER_LEVEL if give_up else level,
             delay_time_millis=None if delay_s is None else ceil(delay_s * 1000),
             origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             origin_topic=self._core.namespace.full(message.topic),

@@ -55,19 +55,20 @@ class Settlements:
             self._acknowledge(fetcher, message)
         else:
             fetcher.retrying[message.queue_offset] = self._core.loop.time() + (settlement.delay_s or 0.0)
-            self._core.spawn(self._retry(fetcher, message, settlement.delay_s), f"retry {message.message_id}")
+            self._core.spawn(self._retry(fetcher, message, settlement), f"retry {message.message_id}")
 
     def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage[object]) -> None:
         fetcher.acknowledge(message.queue_offset)
         if self._in_order:
             self._offers.add(fetcher)
 
-    async def _retry(self, fetcher: QueueFetcher, message: ReceivedMessage[object], delay_s: float | None) -> None:
-        is_repeated_here = self._in_order and message.reconsume_times < self._max_tries_here
+    async def _retry(self, fetcher: QueueFetcher, message: ReceivedMessage[object], settlement: Settlement) -> None:
+        delay_s, give_up = settlement.delay_s, settlement.give_up
+        is_repeated_here = self._in_order and message.reconsume_times < self._max_tries_here and not give_up
         if is_repeated_here:
             fetcher.try_again(message.queue_offset)
         if not is_repeated_here and await self._retries.give_back(
-            message, delay_s, lambda: self._assignments.holds(fetcher), give_up=self._in_order
+            message, delay_s, lambda: self._assignments.holds(fetcher), give_up=give_up or self._in_order
         ):
             fetcher.retrying.pop(message.queue_offset, None)
             self._acknowledge(fetcher, message)

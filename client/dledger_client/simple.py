@@ -15,7 +15,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
-from dledger_remoting.headers import decode_ext, encode_ext
+from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
     UNTAKEN_FIELD,
     AckHeader,
@@ -24,7 +24,7 @@ from dledger_remoting.headers_pop import (
     PopHeader,
 )
 from dledger_remoting.pop import MAX_POP_MESSAGES, CheckPoint
-from dledger_remoting.properties import POP_CHECK_POINT
+from dledger_remoting.properties import ORIGIN_MESSAGE_ID, POP_CHECK_POINT
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group, validate_topic
 
@@ -38,6 +38,7 @@ from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .popped import check_point_of, popped_messages
 from .pops import PATIENCE_SECONDS, Found, Pops
+from .retries import DEAD_LETTER_LEVEL
 from .subscriptions import Filter, subscription
 from .surroundings import wall_ms
 from .tls import Tls
@@ -259,6 +260,25 @@ class SimpleConsumer(Generic[T]):
             cost_ms = max(0, wall_ms() - point.pop_time_ms)
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
         return is_done
+
+    async def reject(self, message: ReceivedMessage[object]) -> bool:
+        """Give up on the message: it becomes a dead letter of the group, and is acknowledged. Returns as `ack` does.
+
+        If an error is raised, or this returns False, the message may come again although it is a dead letter.
+        """
+        point = check_point_of(message)
+        header = ConsumerSendBackHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=DEAD_LETTER_LEVEL,
+            origin_msg_id=message.properties.get(ORIGIN_MESSAGE_ID, message.offset_message_id),
+            origin_topic=self._namespace.full(message.topic),
+            unit_mode=False,
+        )
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        with interception.settling(self._caller, "dead_letter", (message,)):
+            await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
+        return await self.ack(message)
 
     async def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200.

@@ -77,6 +77,23 @@ async def test_a_message_that_failed_too_often_ends_in_the_dead_letter_topic(clu
     assert handler.seen == [(b"0000", 0), (b"0000", 1)]
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_rejected_message_is_a_dead_letter_after_one_delivery(cluster, orderly):
+    fill(cluster, 2)
+    seen = []
+
+    async def handler(message):
+        seen.append((message.body, message.reconsume_times))
+        if message.body == b"0000":
+            message.reject()
+
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=orderly) as consumer:
+        await until(lambda: cluster.group.bodies("%DLQ%CG"))
+        await committed(consumer, cluster, 2)
+    assert cluster.group.bodies("%DLQ%CG") == [b"0000"]
+    assert seen == [(b"0000", 0), (b"0001", 0)]
+
+
 async def test_a_handler_that_returns_after_retry_does_not_acknowledge_the_redelivery(cluster, no_pauses):
     fill(cluster, 3)
     ended, again = [], asyncio.Event()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+from cluster_checks import read_topic
+
 from dledger_client import Admin, Producer, SimpleConsumer, Sql, SyncSimpleConsumer
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 
@@ -78,6 +80,17 @@ async def test_unacknowledged_messages_come_again_unless_hidden_for_longer(clust
         assert hidden is not None
         assert await consumer.ack(hidden)
         assert not await consumer.ack(hidden)
+
+
+async def test_a_rejected_message_is_a_dead_letter_of_the_group_at_once(cluster: LocalCluster) -> None:
+    await send(cluster, "rejected", 2)
+    async with SimpleConsumer(cluster.namesrv, "strict", "rejected", invisible=2.0) as consumer:
+        for _ in range(2):
+            (message,) = await consumer.receive(1)
+            assert await (consumer.reject if message.body == b"0" else consumer.ack)(message)
+        assert await consumer.receive(wait=3.0) == []
+    (dead,) = await read_topic(cluster.namesrv, "%DLQ%strict")
+    assert (dead.body, dead.topic) == (b"0", "rejected")
 
 
 async def test_the_kill_of_a_leader_loses_nothing_and_shows_nothing_twice(cluster: LocalCluster) -> None:
