@@ -38,6 +38,7 @@ READ = (
     "broker",
     "chaos",
     "client",
+    "console",
     "dledger",
     "docker",
     "docs",
