@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from command_fakes import message, refused
 
-from dledger_admin.commands.dead_letters import Failure, Resending, Resent, counted
 from dledger_admin.commands.dlq import _render_letters, _render_resent
-from dledger_admin.commands.message_format import exit_code, view
+from dledger_admin.commands.message_format import exit_code
+from dledger_admin.operations.dead_letters import Failure, Resending, Resent, counted
+from dledger_admin.operations.messages import view
 
 ID = "7F00000100002A9F0000000000000000"
 

@@ -24,10 +24,10 @@ from dledger_client.connection import split_address
 from dledger_client.leaders import LEADER_ID
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.route import BrokerData
 
 from ..errors import AdminError
 from ..help import did_you_mean
+from ..operations.errors import OperationError
 from ..output import say
 from .completing import ask_quietly
 from .signing import signing
@@ -100,6 +100,8 @@ def run(
 
     try:
         return asyncio.run(run_work())
+    except OperationError as error:
+        raise AdminError(str(error)) from error
     except ClientError as error:
         if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
             raise AdminError(f"{error}: {_NAME_SERVER_HINT}") from error
@@ -194,14 +196,6 @@ def _suggest_topic(name: str, namesrv: str) -> str:
 
     question = did_you_mean(name, [topic for topic in ask_quietly(namesrv, topics) if topic != name])
     return question and f".{question}"
-
-
-async def registered_groups(admin: Admin) -> dict[str, BrokerData]:
-    """Return the broker groups that the name server knows; raises `AdminError` if there is none."""
-    groups = await admin.broker_groups()
-    if not groups:
-        raise AdminError("no broker group is registered with the name server: `dledger status` shows which nodes run")
-    return groups
 
 
 def with_admin(namesrv: str, work: Callable[[Admin], Awaitable[Result]], *, patience_s: float | None = None) -> Result:

@@ -8,24 +8,34 @@ from typing import TypeVar
 
 import click
 
-from dledger_client import Admin, ClientError, Producer, ReceivedMessage
+from dledger_client import Admin, ClientError, ReceivedMessage
 from dledger_remoting.properties import ORIGIN_MESSAGE_ID
 from dledger_remoting.topics import dead_letter_topic
 
 from ..errors import AdminError
 from ..help import HelpGroup
+from ..operations.dead_letters import (
+    PRODUCER_GROUP,
+    DeadLetters,
+    Resending,
+    Resent,
+    all_counts,
+    counted,
+    named,
+    newest,
+    pages,
+)
+from ..operations.messages import MessageView, unreadable, view
+from ..operations.positions import Edge, Position
 from ..output import columns, emit, output_option, say, write_out
 from .client_calls import run, with_admin
-from .dead_letters import DeadLetters, Resending, Resent, advice, all_counts, counted, named, pages
-from .message_format import MessageView, exit_code, json_line, render, unreadable, view
+from .message_format import exit_code, json_line, render
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
-from .positions import Edge, FromEnd, Position, parse_end, parse_position
-from .signing import signing
+from .positions import parse_end, parse_position
+from .signing import command_access
 
 Command = TypeVar("Command", bound=Callable[..., object])
-
-PRODUCER_GROUP = "DLEDGER_DEAD_LETTERS"
 
 
 @click.group(cls=HelpGroup)
@@ -81,11 +91,7 @@ def show(namesrv: str, group: str, count: int, output: str) -> None:
     """
 
     async def work(admin: Admin) -> list[ReceivedMessage]:
-        dead_letters = [
-            letter async for page in pages(admin, namesrv, group, FromEnd(count), Edge.END) for letter in page
-        ]
-        dead_letters.sort(key=lambda letter: (letter.stored_timestamp_ms, letter.queue, letter.queue_offset))
-        return dead_letters[-count:]
+        return await newest(admin, command_access(namesrv), group, count)
 
     views = [view(letter) for letter in with_admin(namesrv, work)]
     emit(views, output, lambda letters: _render_letters(group, letters))
@@ -108,7 +114,7 @@ def export(namesrv: str, group: str, begin: str | None, end: str | None) -> None
     faults: list[str] = []
 
     async def work(admin: Admin) -> None:
-        async for page in pages(admin, namesrv, group, *places):
+        async for page in pages(admin, command_access(namesrv), group, *places):
             write_out(b"".join(map(json_line, page)))
             faults.extend(unreadable(letter) for letter in page if letter.fault is not None)
 
@@ -155,14 +161,14 @@ def resend(
         if ids:
             yield await named(admin, group, list(dict.fromkeys(ids)))
             return
-        async for page in pages(admin, namesrv, group, *places):
+        async for page in pages(admin, command_access(namesrv), group, *places):
             yield page
 
     async def work() -> None:
         nonlocal result
         async with (
-            Admin(namesrv, **signing()) as admin,
-            Producer(namesrv, group=PRODUCER_GROUP, **signing()) as producer,
+            command_access(namesrv).admin() as admin,
+            command_access(namesrv).producer(PRODUCER_GROUP) as producer,
         ):
             resending = Resending(admin, producer, group, topic, again=again)
             result = resending.result
@@ -170,7 +176,7 @@ def resend(
                 try:
                     await resending.resend(page)
                 except ClientError as error:
-                    raise advice(error, result) from error
+                    raise _advice(error, result) from error
 
     try:
         run(work, namesrv)
@@ -183,6 +189,14 @@ def resend(
     emit(result, output, _render_resent)
     if result.failed:
         click.get_current_context().exit(1)
+
+
+def _advice(error: ClientError, result: Resent) -> AdminError:
+    """Return the error that ended a run, with the number of copies sent until then."""
+    return AdminError(
+        f"{error}; until then {counted(result.resent)} of {result.group} resent: give the command again, it sends none "
+        "of them twice"
+    )
 
 
 def _render_counts(result: list[DeadLetters]) -> str:

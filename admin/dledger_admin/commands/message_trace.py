@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import msgspec
-
 from dledger_remoting.traces import (
     DELAYED_MESSAGE,
     HALF_MESSAGE,
@@ -16,43 +14,11 @@ from dledger_remoting.traces import (
     RecallTrace,
     SendTrace,
     Trace,
-    kind_of,
 )
 
 from ..output import columns, shown
 
 _END_STATES = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back"}
-
-
-class TraceView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One trace as JSON shows it: those of its fields that are known, with the first field of its text as `kind`."""
-
-    kind: str
-    message_id: str
-    group: str = ""
-    timestamp_ms: int = 0
-    region: str = ""
-    topic: str = ""
-    tags: str = ""
-    keys: str = ""
-    broker: str = ""
-    host: str = ""
-    body_bytes: int | None = None
-    cost_ms: int | None = None
-    message_type: int | None = None
-    offset_message_id: str = ""
-    succeeded: bool | None = None
-    request_id: str = ""
-    reconsume_times: int | None = None
-    context_code: int | None = None
-    transaction_id: str = ""
-    state: str = ""
-    by_check: bool | None = None
-
-
-def view(trace: Trace) -> TraceView:
-    """Return a trace as JSON shows it."""
-    return msgspec.convert({"kind": kind_of(trace), **msgspec.structs.asdict(trace)}, TraceView)
 
 
 def table(traces: Sequence[Trace]) -> str:

@@ -18,7 +18,6 @@ import msgspec
 
 from dledger_client import (
     Admin,
-    ClientError,
     InvalidArgumentError,
     MessageQueue,
     NoRouteError,
@@ -33,11 +32,14 @@ from dledger_remoting.codes import ResponseCode
 from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME
 from dledger_remoting.topics import DLQ_PREFIX, dead_letter_topic, is_dead_letter_topic
 
-from ..errors import AdminError
-from .positions import Position, find
-from .signing import signing
+from .access import Access
+from .consumer_groups import require_group
+from .errors import OperationError
+from .positions import Edge, FromEnd, Position, find
 
 DEAD_LETTER_ID: Final = "DEAD_LETTER_ID"
+PRODUCER_GROUP: Final = "DLEDGER_DEAD_LETTERS"
+"""Group of the producers that send copies."""
 PAGE_MESSAGES: Final = 32
 _POLL_TIMEOUT_S: Final = 1.0
 _DROPPED_PROPERTIES: Final = RESERVED_NAMES | {START_DELIVER_TIME}
@@ -83,20 +85,17 @@ async def _count_messages(admin: Admin, topic: str) -> int:
 
 
 async def pages(
-    admin: Admin, namesrv: str, group: str, begin: Position, end: Position
+    admin: Admin, access: Access, group: str, begin: Position, end: Position
 ) -> AsyncGenerator[list[ReceivedMessage], None]:
     """Yield the dead letters of a group between two places, those of one queue in order.
 
-    Raises `AdminError` if there is no such group.
+    Raises `OperationError` if there is no such group.
     """
-    async with PullConsumer(namesrv, keep_unreadable=True, **signing()) as consumer:
+    async with access.reader() as consumer:
         try:
             queues = await consumer.queues(dead_letter_topic(group))
         except NoRouteError:
-            if group not in await admin.groups():
-                raise AdminError(
-                    f"there is no consumer group {group!r}: `dledger group list` shows those that there are"
-                ) from None
+            await require_group(admin, group)
             return
         await consumer.assign(queues)
         ends = await find(consumer, end)
@@ -110,6 +109,13 @@ async def pages(
                 yield page
 
 
+async def newest(admin: Admin, access: Access, group: str, count: int) -> list[ReceivedMessage]:
+    """Return the newest dead letters of a group, the oldest of them first. Raises as `pages` does."""
+    letters = [letter async for page in pages(admin, access, group, FromEnd(count), Edge.END) for letter in page]
+    letters.sort(key=lambda letter: (letter.stored_timestamp_ms, letter.queue, letter.queue_offset))
+    return letters[-count:]
+
+
 async def _seek_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> None:
     """Move the consumer to these offsets, or to the first kept message above."""
     await consumer.seek_to_begin()
@@ -119,13 +125,13 @@ async def _seek_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> N
 
 
 async def named(admin: Admin, group: str, ids: Sequence[str]) -> list[ReceivedMessage]:
-    """Return the dead letters with these offset ids. Raises `AdminError` for an id of another message."""
+    """Return the dead letters with these offset ids. Raises `OperationError` for an id of another message."""
     letters = [await admin.message_by_id(offset_id, keep_unreadable=True) for offset_id in ids]
     for letter in letters:
         if letter.queue.topic != dead_letter_topic(group):
-            raise AdminError(
-                f"{letter.offset_message_id} is a message of {letter.queue.topic}, no dead letter of {group}: "
-                "`dledger dlq show` tells their offset ids"
+            raise OperationError(
+                f"{letter.offset_message_id} is a message of {letter.queue.topic}, no dead letter of {group}",
+                "`dledger dlq show` tells their offset ids",
             )
     return letters
 
@@ -189,14 +195,6 @@ class Resending:
             unique_key=letter.message_id,
             idempotent=not self._again,
         )
-
-
-def advice(error: ClientError, result: Resent) -> AdminError:
-    """Return the error that ended a run, with the number of copies sent until then."""
-    return AdminError(
-        f"{error}; until then {counted(result.resent)} of {result.group} resent: give the command again, it sends none "
-        "of them twice"
-    )
 
 
 def counted(number: int) -> str:
