@@ -64,6 +64,7 @@ from .sync_pull import SyncPullConsumer
 from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncTransactionProducer
 from .tls import Tls
+from .topic_statistics import QueueRange, TopicStatistics
 from .transactions import Check, Decision, OpenTransaction, TransactionProducer
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueRange",
     "QueueReader",
     "QueueStall",
     "QueueStatus",
@@ -130,6 +132,7 @@ __all__ = [
     "TlsError",
     "TopicConfig",
     "TopicRoute",
+    "TopicStatistics",
     "TransactionProducer",
     "WrongServerError",
     "allocate_average",
