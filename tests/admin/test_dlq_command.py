@@ -48,6 +48,6 @@ def test_a_dead_letter_is_shown_with_its_place_and_its_origin() -> None:
 
 
 async def test_a_resend_reports_an_unreadable_dead_letter_and_continues() -> None:
-    resending = Resending(None, None, "G", None, again=False)  # type: ignore[arg-type]
+    resending = Resending(None, None, Resent("G"), None, again=False)  # type: ignore[arg-type]
     await resending.resend([message(fault="no zlib stream")])
     assert resending.result.failed == [Failure("OFFSET", "orders", "its body cannot be read: no zlib stream")]

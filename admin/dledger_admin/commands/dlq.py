@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 import click
 
-from dledger_client import Admin, ClientError, ReceivedMessage
+from dledger_client import Admin, ReceivedMessage
 from dledger_remoting.properties import ORIGIN_MESSAGE_ID
 from dledger_remoting.topics import dead_letter_topic
 
 from ..errors import AdminError
 from ..help import HelpGroup
-from ..operations.dead_letters import (
-    PRODUCER_GROUP,
-    DeadLetters,
-    Resending,
-    Resent,
-    all_counts,
-    counted,
-    named,
-    newest,
-    pages,
-)
+from ..operations.dead_letters import DeadLetters, Resent, Wanted, all_counts, counted, newest, pages
+from ..operations.dead_letters import resend as resend_letters
 from ..operations.messages import MessageView, unreadable, view
 from ..operations.positions import Edge, Position
 from ..output import columns, emit, output_option, say, write_out
@@ -154,32 +145,10 @@ def resend(
         raise click.UsageError("give either --all or --id: which dead letters are to be resent?")
     if ids and (begin or end):
         raise click.UsageError("--from and --to are for --all: --id names each dead letter")
-    places = _parse_range(begin, end)
+    wanted = Wanted(group, ids, *_parse_range(begin, end), topic, again)
     result = Resent(group)
-
-    async def letters(admin: Admin) -> AsyncGenerator[list[ReceivedMessage], None]:
-        if ids:
-            yield await named(admin, group, list(dict.fromkeys(ids)))
-            return
-        async for page in pages(admin, command_access(namesrv), group, *places):
-            yield page
-
-    async def work() -> None:
-        nonlocal result
-        async with (
-            command_access(namesrv).admin() as admin,
-            command_access(namesrv).producer(PRODUCER_GROUP) as producer,
-        ):
-            resending = Resending(admin, producer, group, topic, again=again)
-            result = resending.result
-            async for page in letters(admin):
-                try:
-                    await resending.resend(page)
-                except ClientError as error:
-                    raise _advice(error, result) from error
-
     try:
-        run(work, namesrv)
+        run(lambda: resend_letters(command_access(namesrv), wanted, result), namesrv)
     except KeyboardInterrupt:
         say(
             f"interrupted: {counted(result.resent)} resent, the next one perhaps; given again, the command sends none "
@@ -189,14 +158,6 @@ def resend(
     emit(result, output, _render_resent)
     if result.failed:
         click.get_current_context().exit(1)
-
-
-def _advice(error: ClientError, result: Resent) -> AdminError:
-    """Return the error that ended a run, with the number of copies sent until then."""
-    return AdminError(
-        f"{error}; until then {counted(result.resent)} of {result.group} resent: give the command again, it sends none "
-        "of them twice"
-    )
 
 
 def _render_counts(result: list[DeadLetters]) -> str:

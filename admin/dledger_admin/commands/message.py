@@ -12,8 +12,9 @@ from dledger_client.lookups import MAX_MESSAGES_BY_KEY
 from dledger_remoting.topics import TRACE_TOPIC
 
 from ..help import HelpGroup
-from ..operations.messages import MessageView, by_key, by_offset_id, trace_view, view
-from ..operations.messages import traces as find_traces
+from ..operations.messages import MessageView, by_key, by_offset_id, view
+from ..operations.traces import trace_view
+from ..operations.traces import traces as find_traces
 from ..output import emit, output_option
 from .client_calls import run, with_admin
 from .message_format import exit_code, render

@@ -89,6 +89,8 @@ def _parse_answer(body: bytes) -> NodeAnswer:
             version=table.get("brokerVersionDesc"),
             uptime_s=int(uptime_ms) // _SECOND_MS if uptime_ms.isascii() and uptime_ms.isdecimal() else None,
             is_draining=table.get("dledgerDraining") == "true",
+            stored_per_s=_newest_rate(table.get("putTps")),
+            delivered_per_s=_newest_rate(table.get("getTransferredTps")),
             addresses=msgspec.json.decode(table.get("dledgerAddresses", "{}"), type=dict[str, str]),
             gauges=msgspec.json.decode(table.get("dledgerGauges", "{}"), type=dict[str, float]),
             http=table.get("dledgerHttp"),
@@ -96,3 +98,11 @@ def _parse_answer(body: bytes) -> NodeAnswer:
         )
     except msgspec.MsgspecError:
         return NodeAnswer(version=table.get("brokerVersionDesc"))
+
+
+def _newest_rate(text: str | None) -> float | None:
+    """Return the first of the averages over growing windows, None if there is none."""
+    try:
+        return float((text or "").split()[0])
+    except (IndexError, ValueError):
+        return None

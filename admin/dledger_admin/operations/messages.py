@@ -1,17 +1,23 @@
-"""Single messages: finding them by id, key or place, and the traces that clients wrote about them."""
+"""Single messages: finding them by id or key, and sending them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
-from dledger_client import Admin, NoRouteError, NotFoundError, ReceivedMessage
-from dledger_remoting.traces import Trace, kind_of
+from dledger_client import Admin, NotFoundError, ReceivedMessage, SendResult
+from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME
 
+from .access import Access
 from .errors import OperationError
 
-_TRACE_HINT = "clients write traces where they are told to: trace=True, or enableMsgTrace in RocketMQ's"
+PRODUCER_GROUP: Final = "DLEDGER_CONSOLE"
+"""Group of the producers that send single messages."""
+
+_DROPPED_PROPERTIES: Final = RESERVED_NAMES | {START_DELIVER_TIME}
+"""Properties that client and broker set, or that had their effect when the message was first delivered."""
 
 
 class MessageView(msgspec.Struct, frozen=True):
@@ -72,37 +78,6 @@ def unreadable(message: ReceivedMessage) -> str:
     )
 
 
-class TraceView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One trace as JSON shows it: those of its fields that are known, with the first field of its text as `kind`."""
-
-    kind: str
-    message_id: str
-    group: str = ""
-    timestamp_ms: int = 0
-    region: str = ""
-    topic: str = ""
-    tags: str = ""
-    keys: str = ""
-    broker: str = ""
-    host: str = ""
-    body_bytes: int | None = None
-    cost_ms: int | None = None
-    message_type: int | None = None
-    offset_message_id: str = ""
-    succeeded: bool | None = None
-    request_id: str = ""
-    reconsume_times: int | None = None
-    context_code: int | None = None
-    transaction_id: str = ""
-    state: str = ""
-    by_check: bool | None = None
-
-
-def trace_view(trace: Trace) -> TraceView:
-    """Return a trace as JSON shows it."""
-    return msgspec.convert({"kind": kind_of(trace), **msgspec.structs.asdict(trace)}, TraceView)
-
-
 async def by_offset_id(admin: Admin, offset_id: str) -> ReceivedMessage:
     """Return the message with an offset message id. Raises `OperationError` if there is none."""
     try:
@@ -124,12 +99,52 @@ async def by_key(admin: Admin, topic: str, key: str, *, unique: bool, limit: int
     return messages
 
 
-async def traces(admin: Admin, message_id: str, topic: str, limit: int) -> list[Trace]:
-    """Return the traces of a message in a topic of traces. Raises `OperationError` if there is none."""
+async def send(
+    access: Access,
+    topic: str,
+    body: bytes,
+    *,
+    key: str = "",
+    tag: str = "",
+    properties: Mapping[str, str] | None = None,
+) -> SendResult:
+    """Send a message, with keys that spaces separate. Raises `OperationError` for a topic that does not exist.
+
+    A typing error must not create a topic, as a first send to it would.
+    """
+    async with access.admin() as admin:
+        await _require_topic(admin, topic)
+    async with access.producer(PRODUCER_GROUP) as producer:
+        return await producer.send(topic, body, key=key.split() or None, tags=tag or None, properties=properties)
+
+
+async def send_again(access: Access, offset_id: str) -> SendResult:
+    """Send a copy of a message to its topic, with the same keys, tag and properties. It gets a unique key of its own.
+
+    Raises `OperationError` if there is no such message, or its body cannot be read.
+    """
+    async with access.admin() as admin:
+        message = await by_offset_id(admin, offset_id)
+        if message.fault is not None:
+            raise OperationError(f"the body of {offset_id} cannot be read: {message.fault}")
+        await _require_topic(admin, message.topic)
+    async with access.producer(PRODUCER_GROUP) as producer:
+        return await producer.send(
+            message.topic,
+            message.body,
+            key=message.keys or None,
+            tags=message.tags,
+            properties=own_properties(message),
+        )
+
+
+def own_properties(message: ReceivedMessage) -> dict[str, str]:
+    """Return the properties that a copy has too: not those that clients and brokers set, or that had their effect."""
+    return {name: value for name, value in message.properties.items() if name not in _DROPPED_PROPERTIES}
+
+
+async def _require_topic(admin: Admin, topic: str) -> None:
     try:
-        found = await admin.message_trace(message_id, topic=topic, max_messages=limit)
-    except NoRouteError as error:
-        raise OperationError(str(error), _TRACE_HINT) from error
-    if not found:
-        raise OperationError(f"topic {topic!r} has no trace of message {message_id!r}", _TRACE_HINT)
-    return found
+        await admin.topic_config(topic)
+    except NotFoundError as error:
+        raise OperationError(error.remark, "`dledger topic list` shows those that there are") from error
