@@ -27,6 +27,7 @@ from dledger_remoting.codes import ResponseCode
 
 from ..errors import AdminError
 from ..help import did_you_mean
+from ..operations.access import is_account_missing, is_right_refused, is_signature_refused
 from ..operations.errors import OperationError
 from ..output import say
 from .completing import ask_quietly
@@ -44,10 +45,6 @@ _PAUSE_SECONDS: Final = 0.1
 _HEALTH_HINT: Final = "`dledger cluster health` says what is wrong"
 _MISSING_TOPIC: Final = re.compile(r"topic '?([^' ]+)'? does not exist")
 """A topic's name in what brokers and our client say of one that is not there."""
-_NO_RIGHT: Final = "has no permission to access"
-_WRONG_SIGNATURE: Final = "check signature failed."
-_NO_ACCOUNT: Final = ("is not found.", "is disabled.", "is not exist.")
-"""Texts in refusals that are about a missing or disabled account."""
 _SIGNATURE_HINT: Final = (
     "check the secret in the file that DLEDGER_CREDENTIALS names, or --key-file; `dledger account rotate` makes another"
 )
@@ -154,11 +151,11 @@ def _suggest_remedy(error: ClientError, namesrv: str) -> str:
             return f": is {namesrv} a name server?"
         case TlsError():
             return f"; {_AUTHORITIES_HINT}"
-        case _ if code == ResponseCode.NO_PERMISSION and _WRONG_SIGNATURE in str(error):
+        case _ if is_signature_refused(error):
             return f"; {_SIGNATURE_HINT}"
-        case _ if code == ResponseCode.NO_PERMISSION and any(text in str(error) for text in _NO_ACCOUNT):
+        case _ if is_account_missing(error):
             return f"; {_ACCOUNT_HINT}"
-        case _ if code == ResponseCode.NO_PERMISSION and _NO_RIGHT in str(error):
+        case _ if is_right_refused(error):
             return f"; {_RIGHTS_HINT}"
         case NotFoundError() if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return "; `dledger group list` shows those that there are"

@@ -76,3 +76,19 @@ async def look(access: Access) -> Survey:
 async def health(access: Access, limits: Limits) -> ClusterHealth:
     """Return one line per node, and everything that is wrong with the cluster."""
     return judge(await look(access), limits)
+
+
+def describe_health(health: ClusterHealth) -> str:
+    """Return in one sentence whether the cluster is healthy; if it is not, with the first problem."""
+    groups = len({node.broker_group for node in health.nodes})
+    if health.healthy:
+        spare = "; ".join(f"{line.subject}: {line.text}" for line in health.survival)
+        return f"Healthy: {_counted(len(health.nodes), 'node')} in {_counted(groups, 'broker group')} work. {spare}"
+    first = health.problems[0]
+    others = len(health.problems) - 1
+    more = f" ({_counted(others, 'more problem')} below)" if others else ""
+    return f"Not healthy: {first.subject}: {first.text}{more}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)

@@ -81,6 +81,11 @@ async def _count_messages(admin: Admin, topic: str) -> int:
     return sum([await admin.end_offset(queue) - await admin.first_offset(queue) for queue in route.readable])
 
 
+async def count(admin: Admin, group: str) -> int:
+    """Return the number of kept dead letters of a group. Raises `NoRouteError` if it never had any."""
+    return await _count_messages(admin, dead_letter_topic(group))
+
+
 async def pages(
     admin: Admin, access: Access, group: str, begin: Position, end: Position
 ) -> AsyncGenerator[list[ReceivedMessage], None]:

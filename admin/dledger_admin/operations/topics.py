@@ -92,10 +92,9 @@ async def application_topics(admin: Admin) -> list[str]:
     return [name for name in names if name not in service_topics and not is_retry_topic(name)]
 
 
-async def describe(admin: Admin, name: str) -> TopicDescription:
-    """Return a topic's settings, and the offsets that each queue keeps."""
-    configs = await admin.topic_config(name)
-    settings = [
+async def settings_of(admin: Admin, name: str) -> list[TopicSettings]:
+    """Return a topic's settings by broker group. Raises `NotFoundError` if there is none."""
+    return [
         TopicSettings(
             group,
             config.read_queue_nums,
@@ -103,33 +102,64 @@ async def describe(admin: Admin, name: str) -> TopicDescription:
             config.perm,
             config.attributes.get(IDEMPOTENT_ATTRIBUTE) == "true",
         )
-        for group, config in sorted(configs.items())
+        for group, config in sorted((await admin.topic_config(name)).items())
     ]
-    return TopicDescription(name, settings, await fetch_ranges(admin, name))
+
+
+async def describe(admin: Admin, name: str) -> TopicDescription:
+    """Return a topic's settings, and the offsets that each queue keeps."""
+    return TopicDescription(name, await settings_of(admin, name), await fetch_ranges(admin, name))
 
 
 async def change(admin: Admin, name: str, wish: Wish) -> Changed:
     """Create a topic, or change the settings of one. Raises `OperationError` for a wish that cannot be fulfilled."""
+    plan = await _plan(admin, name, wish)
+    for settings, groups in plan.groups_by_settings.items():
+        await admin.create_topic(name, broker_groups=groups, attributes=wish.attributes or None, **settings._asdict())
+    return Changed(TopicChange(name, "changed" if plan.exists else "created"), plan.hidden_queues)
+
+
+async def what_changing_does(admin: Admin, name: str, wish: Wish) -> list[str]:
+    """Describe what a change does, with a line for each broker group. Raises as `change` does."""
+    plan = await _plan(admin, name, wish)
+    words = {perm: word for word, perm in PERMISSIONS.items()}
+    lines = [
+        f"topic {name} {'has' if plan.exists else 'is made with'} {settings.queues} queues on {group}, "
+        f"{words.get(settings.perm, str(settings.perm))}"
+        for settings, groups in plan.groups_by_settings.items()
+        for group in groups
+    ]
+    lines += [f"{attribute} of {name} is {value or 'removed'}" for attribute, value in wish.attributes.items()]
+    lines += [f"{hidden} cannot be read until it has as many queues again" for hidden in plan.hidden_queues]
+    return lines
+
+
+class _Plan(NamedTuple):
+    """Settings that a change sets, by broker group, and the queues that can then not be read any more."""
+
+    exists: bool
+    groups_by_settings: dict[_Settings, list[str]]
+    hidden_queues: list[str]
+
+
+async def _plan(admin: Admin, name: str, wish: Wish) -> _Plan:
     try:
         configs = await admin.topic_config(name)
     except NotFoundError:
         configs = {}
     registered = sorted(await admin.broker_groups())
-    groups_by_settings: dict[_Settings, list[str]] = {}
-    hidden: list[str] = []
+    plan = _Plan(bool(configs), {}, [])
     for group in wish.broker_groups or registered:
         if group not in registered:
             raise OperationError(f"broker group {group!r} is not registered, there are {', '.join(registered)}")
         settings = _choose_settings(group, configs.get(group), wish.queues, wish.permission)
-        groups_by_settings.setdefault(settings, []).append(group)
+        plan.groups_by_settings.setdefault(settings, []).append(group)
         before = configs[group].read_queue_nums if group in configs else 0
         after = settings.queues
         if after < before:
             lost_queues = f"queue {before - 1}" if after + 1 == before else f"queues {after} to {before - 1}"
-            hidden.append(f"{lost_queues} of {name} on {group}")
-    for settings, groups in groups_by_settings.items():
-        await admin.create_topic(name, broker_groups=groups, attributes=wish.attributes or None, **settings._asdict())
-    return Changed(TopicChange(name, "changed" if configs else "created"), hidden)
+            plan.hidden_queues.append(f"{lost_queues} of {name} on {group}")
+    return plan
 
 
 async def what_deleting_loses(admin: Admin, name: str) -> list[str]:

@@ -1,0 +1,122 @@
+"""Cluster behind the console: clients by account, and answers that several viewers share for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from dledger_admin.health.reports import Survey
+from dledger_admin.operations import clusters
+from dledger_admin.operations.access import Access, is_person_unknown, is_right_refused
+from dledger_client import Admin, ClientError, Credentials
+
+Value = TypeVar("Value")
+
+MAX_CLIENTS: Final = 64
+"""Maximum number of accounts with open connections. The account whose last request is the oldest loses its own."""
+
+SHARED_SECONDS: Final = 1.0
+"""Time for which an answer is shared by the viewers of one account."""
+
+_OPEN_SECONDS: Final = 10.0
+"""Time after which the console asks again whether the cluster answers requests without an account."""
+
+
+class Cluster:
+    """Connections to one cluster, for people with accounts and, where access control is off, for everyone.
+
+    The console has no account of its own: `access` must have no credentials.
+    """
+
+    def __init__(self, access: Access) -> None:
+        assert access.credentials is None, "the console signs as the person who asks"
+        self.access = access
+        self._admins: OrderedDict[Credentials | None, Admin] = OrderedDict()
+        self._shared: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+        self._open_until = 0.0
+
+    def access_of(self, credentials: Credentials | None) -> Access:
+        """Return the access of an account, or that without an account."""
+        return replace(self.access, credentials=credentials)
+
+    async def admin_of(self, credentials: Credentials | None) -> Admin:
+        """Return a started administrator that signs for an account. The cluster closes it."""
+        admin = self._admins.get(credentials)
+        if admin is None:
+            admin = self.access_of(credentials).admin()
+            await admin.start()
+            self._admins[credentials] = admin
+        self._admins.move_to_end(credentials)
+        while len(self._admins) > MAX_CLIENTS:
+            _, oldest = self._admins.popitem(last=False)
+            await oldest.close()
+        return admin
+
+    async def forget(self, credentials: Credentials) -> None:
+        """Close the connections of an account."""
+        admin = self._admins.pop(credentials, None)
+        if admin is not None:
+            await admin.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for _, task in self._shared.values():
+            task.cancel()
+        await asyncio.gather(*(task for _, task in self._shared.values()), return_exceptions=True)
+        while self._admins:
+            await self._admins.popitem()[1].close()
+
+    async def answers_strangers(self) -> bool:
+        """Return False if the cluster refuses requests without an account: access control is on.
+
+        A cluster that does not answer refuses nothing, and shows nothing either.
+        """
+        if time.monotonic() < self._open_until:
+            return True
+        try:
+            await (await self.admin_of(None)).groups()
+        except ClientError as error:
+            return not (is_right_refused(error) or is_person_unknown(error))
+        self._open_until = time.monotonic() + _OPEN_SECONDS
+        return True
+
+    async def knows(self, credentials: Credentials) -> bool:
+        """Return whether the cluster knows an account with this secret. Its rights are another matter.
+
+        Raises `ClientError` if nobody answers.
+        """
+        try:
+            await (await self.admin_of(credentials)).groups()
+        except ClientError as error:
+            if is_person_unknown(error):
+                await self.forget(credentials)
+                return False
+            if not is_right_refused(error):
+                raise
+        return True
+
+    async def survey(self, access: Access) -> Survey:
+        """Return how all name servers and nodes are, as one account may see it."""
+
+        async def look() -> Survey:
+            return await clusters.look(access)
+
+        return await self.share(("survey", access.credentials), SHARED_SECONDS, look)
+
+    async def share(self, key: Hashable, seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value:
+        """Return an answer that is at most some seconds old. Callers with the same key wait for the same request."""
+        now = time.monotonic()
+        self._shared = {
+            name: (begun, task)
+            for name, (begun, task) in self._shared.items()
+            if not task.done() or now - begun < SHARED_SECONDS * 10
+        }
+        found = self._shared.get(key)
+        if found is None or (found[1].done() and now - found[0] >= seconds):
+            found = now, asyncio.ensure_future(ask())
+            self._shared[key] = found
+        return await asyncio.shield(found[1])
