@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import Final
 
 import click
 
+from dledger_admin.cluster.console import DEFAULT_CONSOLE_PORT
 from dledger_admin.commands.client_calls import require_name_server
 from dledger_admin.commands.options import namesrv_option
 from dledger_admin.commands.signing import signing
@@ -16,14 +16,16 @@ from dledger_admin.errors import AdminError, require
 from dledger_admin.operations.access import Access
 from dledger_base.errors import ConfigError
 
-DEFAULT_PORT: Final = 9880
-
 
 @click.command()
 @namesrv_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Port; 0 takes a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_CONSOLE_PORT,
+    show_default=True,
+    help="Port; 0 takes a free one.",
 )
 @click.option(
     "--name",

@@ -1,0 +1,58 @@
+"""Console of a local cluster: a process beside those of the cluster, which it does not need.
+
+`up` starts it last and stops it with the cluster; `down` stops it, too. A taken port keeps no cluster from starting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from .files import make_directory, write_durably
+from .layout import HOST, ClusterLayout
+from .manifest import Manifest
+from .ports import describe_listener, is_free
+from .processes import Service, stop_at_once
+from .securing import secure_folder
+from .toml_text import TomlTable, dump
+
+CONSOLE: Final = "console"
+"""Name of the console among the processes of a cluster, and of its directory."""
+
+DEFAULT_CONSOLE_PORT: Final = 9880
+"""Port of the console unless another is given. A second cluster of a machine needs another."""
+
+
+def console_service(layout: ClusterLayout) -> Service:
+    """Return the console's process."""
+    return Service(CONSOLE, "dledger_console", layout.data_dir / CONSOLE / "console.toml")
+
+
+def start_console(layout: ClusterLayout, manifest: Manifest, port: int, say: Callable[[str], None]) -> str | None:
+    """Start the console of a cluster that was started, and return its address; port 0 means none.
+
+    Returns None also if the port is taken, and then says by whom. A console that runs already is started again.
+    """
+    service = console_service(layout)
+    if service.pid() is not None:
+        stop_at_once({CONSOLE: service})
+    if port == 0:
+        return None
+    if not is_free(port):
+        say(
+            f"no console: port {port} is in use by {describe_listener(port)}; choose another with --console-port, or "
+            "--console-port 0 for none"
+        )
+        return None
+    table: TomlTable = {"namesrv": layout.namesrv_address, "host": HOST, "port": port}
+    if manifest.secured:
+        table["tls_ca_file"] = str(secure_folder(layout) / "ca.pem")
+    make_directory(service.directory, parents=True)
+    write_durably(service.config_file, dump(table).encode())
+    service.spawn()
+    return f"http://{HOST}:{port}/"
+
+
+def stop_console(layout: ClusterLayout) -> None:
+    """Stop the console of a cluster, if it runs."""
+    stop_at_once({CONSOLE: console_service(layout)})
