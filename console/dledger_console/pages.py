@@ -25,10 +25,6 @@ ROWS_PER_PAGE: Final = 50
 """Maximum number of rows of a list on one page."""
 
 
-class MissingError(Exception):
-    """There is nothing with the name in the path. The text says what is missing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """A request: the cluster, and clients that sign for the person who asks."""

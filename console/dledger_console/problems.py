@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from dledger_admin.operations.access import is_right_refused
-from dledger_admin.operations.errors import OperationError
+from dledger_admin.operations.errors import MissingError, OperationError
 from dledger_client import (
     ClientError,
     GroupInUseError,
@@ -19,7 +19,6 @@ from dledger_client import (
 )
 
 from .binding import BindingError
-from .pages import MissingError
 
 MEDIA_TYPE = "application/problem+json"
 _OVERVIEW_HINT = "The overview says which nodes answer."
@@ -56,7 +55,7 @@ def problem_of(error: Exception) -> Problem | None:
         case BindingError():
             return _make(HTTPStatus.BAD_REQUEST, f"The request does not fit: {error}.")
         case MissingError():
-            return _make(HTTPStatus.NOT_FOUND, str(error))
+            return _make(HTTPStatus.NOT_FOUND, error.text)
         case OperationError():
             return _make(HTTPStatus.CONFLICT, error.text)
         case web.HTTPException():

@@ -47,6 +47,8 @@ _MAX_TOLD: Final = 1000
 _SHUTDOWN_SECONDS: Final = 2.0
 _JSON: Final = "application/json"
 _HTML: Final = "text/html"
+_VISITOR: Final = web.RequestKey("visitor", str)
+"""Cookie's value of a visitor who came without one."""
 _Next: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _logger = logging.getLogger(__name__)
@@ -185,9 +187,9 @@ class Console:
 
     def _visitor(self, request: web.Request) -> str:
         """Return the value of the visitor's cookie, which may be new."""
-        visitor = request.cookies.get(self._cookie, "") or request.get("visitor", "")
+        visitor = request.cookies.get(self._cookie, "") or request.get(_VISITOR, "")
         if not visitor:
-            visitor = request["visitor"] = self._sessions.new_id()
+            visitor = request[_VISITOR] = self._sessions.new_id()
         return str(visitor)
 
     @property

@@ -12,7 +12,7 @@ from dledger_client import Admin, GroupMember, MessageQueue, QueueReader, QueueS
 from dledger_remoting.retry_policies import GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
 
-from .errors import OperationError
+from .errors import MissingError
 
 State: TypeAlias = Literal["empty", "stable", "inconsistent"]
 """State of a group: it has no members; all subscribe to the same; they differ, so that some miss messages."""
@@ -122,10 +122,10 @@ async def describe(admin: Admin, name: str, topic: str | None) -> GroupDescripti
 
 
 async def require_group(admin: Admin, name: str) -> SubscriptionGroupConfig:
-    """Return the settings of a group. Raises `OperationError` if there is none."""
+    """Return the settings of a group. Raises `MissingError` if there is none."""
     config = (await admin.groups()).get(name)
     if config is None:
-        raise OperationError(f"there is no consumer group {name!r}", "`dledger group list` shows those that there are")
+        raise MissingError(f"there is no consumer group {name!r}", "`dledger group list` shows those that there are")
     return config
 
 
@@ -142,21 +142,21 @@ async def create(admin: Admin, name: str, retries: int | None, policy: GroupRetr
 
 
 async def delete(admin: Admin, name: str) -> GroupChange:
-    """Delete a group with its offsets. Raises `OperationError` if there is none, `GroupInUseError` with members."""
+    """Delete a group with its offsets. Raises `MissingError` if there is none, `GroupInUseError` with members."""
     await require_group(admin, name)
     await admin.delete_group(name)
     return GroupChange(name, "deleted")
 
 
 async def set_consuming(admin: Admin, name: str, *, may_consume: bool) -> GroupChange:
-    """Pause or resume a group. Raises `OperationError` if there is none."""
+    """Pause or resume a group. Raises `MissingError` if there is none."""
     config = await require_group(admin, name)
     await admin.create_group(msgspec.structs.replace(config, consume_enable=may_consume))
     return GroupChange(name, "resumed" if may_consume else "paused")
 
 
 async def clone(admin: Admin, source: str, target: str, topic: str | None) -> GroupChange:
-    """Give a group the offsets of another, in a topic or in all. Raises `OperationError` without that other group."""
+    """Give a group the offsets of another, in a topic or in all. Raises `MissingError` without that other group."""
     await require_group(admin, source)
     await admin.clone_offsets(source, target, topic=topic)
     return GroupChange(target, f"goes on where {source} is")

@@ -13,3 +13,7 @@ class OperationError(Exception):
         super().__init__(f"{text}: {remedy}" if remedy else text)
         self.text = text
         self.remedy = remedy
+
+
+class MissingError(OperationError):
+    """There is nothing with a name, a key or an id."""

@@ -11,7 +11,7 @@ from dledger_client import Admin, NotFoundError, ReceivedMessage, SendResult
 from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME
 
 from .access import Access
-from .errors import OperationError
+from .errors import MissingError, OperationError
 
 PRODUCER_GROUP: Final = "DLEDGER_CONSOLE"
 """Group of the producers that send single messages."""
@@ -79,11 +79,11 @@ def unreadable(message: ReceivedMessage) -> str:
 
 
 async def by_offset_id(admin: Admin, offset_id: str) -> ReceivedMessage:
-    """Return the message with an offset message id. Raises `OperationError` if there is none."""
+    """Return the message with an offset message id. Raises `MissingError` if there is none."""
     try:
         return await admin.message_by_id(offset_id, keep_unreadable=True)
     except NotFoundError as error:
-        raise OperationError(
+        raise MissingError(
             f"{error.remark}; a unique key, as `consume` shows it, is looked up with --topic and --unique-key"
         ) from error
 
@@ -91,12 +91,20 @@ async def by_offset_id(admin: Admin, offset_id: str) -> ReceivedMessage:
 async def by_key(admin: Admin, topic: str, key: str, *, unique: bool, limit: int) -> list[ReceivedMessage]:
     """Return the newest messages with a key, or with a unique key, oldest first.
 
-    Raises `OperationError` if there is none.
+    Raises `MissingError` if there is none.
     """
     messages = await admin.messages_by_key(topic, key, unique=unique, max_messages=limit, keep_unreadable=True)
     if not messages:
-        raise OperationError(f"topic {topic!r} has no message with the {'unique key' if unique else 'key'} {key!r}")
+        raise MissingError(f"topic {topic!r} has no message with the {'unique key' if unique else 'key'} {key!r}")
     return messages
+
+
+async def what_sending_does(admin: Admin, topic: str, size: int) -> list[str]:
+    """Describe what sending a message of some bytes does. Raises `MissingError` for a topic that does not exist."""
+    await _require_topic(admin, topic)
+    consumers = await admin.topic_consumers(topic)
+    readers = f"read by {', '.join(consumers)}" if consumers else "read by no consumer group"
+    return [f"a message of {size} bytes is added to topic {topic}, {readers}"]
 
 
 async def send(
@@ -108,7 +116,7 @@ async def send(
     tag: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> SendResult:
-    """Send a message, with keys that spaces separate. Raises `OperationError` for a topic that does not exist.
+    """Send a message, with keys that spaces separate. Raises `MissingError` for a topic that does not exist.
 
     A typing error must not create a topic, as a first send to it would.
     """
@@ -147,4 +155,4 @@ async def _require_topic(admin: Admin, topic: str) -> None:
     try:
         await admin.topic_config(topic)
     except NotFoundError as error:
-        raise OperationError(error.remark, "`dledger topic list` shows those that there are") from error
+        raise MissingError(error.remark, "`dledger topic list` shows those that there are") from error

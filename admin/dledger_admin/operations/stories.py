@@ -59,7 +59,7 @@ def _stored(copy: ReceivedMessage) -> Event:
     place = f"{copy.queue} at offset {copy.queue_offset}"
     what = "stored"
     if is_dead_letter_topic(copy.queue.topic):
-        what = f"dead letter after {copy.reconsume_times} redeliveries"
+        what = f"dead letter after {copy.reconsume_times} {'failure' if copy.reconsume_times == 1 else 'failures'}"
     elif DEAD_LETTER_ID in copy.properties:
         what = "dead letter sent again"
     return Event(copy.stored_timestamp_ms, what, "", place, copy.offset_message_id)

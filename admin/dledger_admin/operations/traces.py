@@ -19,7 +19,7 @@ from dledger_remoting.traces import (
     kind_of,
 )
 
-from .errors import OperationError
+from .errors import MissingError
 
 _TRACE_HINT: Final = "clients write traces where they are told to: trace=True, or enableMsgTrace in RocketMQ's"
 _END_STATES: Final = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back"}
@@ -57,13 +57,13 @@ def trace_view(trace: Trace) -> TraceView:
 
 
 async def traces(admin: Admin, message_id: str, topic: str, limit: int) -> list[Trace]:
-    """Return the traces of a message in a topic of traces. Raises `OperationError` if there is none."""
+    """Return the traces of a message in a topic of traces. Raises `MissingError` if there is none."""
     try:
         found = await admin.message_trace(message_id, topic=topic, max_messages=limit)
     except NoRouteError as error:
-        raise OperationError(str(error), _TRACE_HINT) from error
+        raise MissingError(str(error), _TRACE_HINT) from error
     if not found:
-        raise OperationError(f"topic {topic!r} has no trace of message {message_id!r}", _TRACE_HINT)
+        raise MissingError(f"topic {topic!r} has no trace of message {message_id!r}", _TRACE_HINT)
     return found
 
 

@@ -8,8 +8,9 @@ import msgspec
 
 from dledger_admin.health.reports import Limits
 from dledger_admin.operations.broker_groups import BrokerGroup, broker_groups
+from dledger_admin.operations.errors import MissingError
 
-from ..pages import AnyChange, AnyLook, Call, Look, MissingError, Rows, Search, select
+from ..pages import AnyChange, AnyLook, Call, Look, Rows, Search, select
 
 
 class BrokerGroups(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from dledger_admin.operations import consumer_groups
 from dledger_admin.operations.consumer_groups import GroupChange, GroupDescription, GroupLine
-from dledger_admin.operations.errors import OperationError
+from dledger_admin.operations.errors import MissingError, OperationError
 from dledger_admin.operations.group_moves import (
     AtOffset,
     NewOffset,
@@ -24,7 +24,7 @@ from dledger_admin.operations.group_moves import (
 from dledger_client import StartFrom
 
 from ..binding import BindingError
-from ..pages import ROWS_PER_PAGE, AnyChange, AnyLook, Call, Change, Look, MissingError, Rows, Search, select
+from ..pages import ROWS_PER_PAGE, AnyChange, AnyLook, Call, Change, Look, Rows, Search, select
 
 LIST: Final = "/consumer-groups"
 
@@ -151,6 +151,8 @@ async def set_consuming(call: Call, wanted: Consuming) -> GroupChange:
 async def what_cloning_does(call: Call, wanted: Cloning) -> list[str]:
     """Return the offsets that a clone replaces."""
     await consumer_groups.require_group(call.admin, wanted.group)
+    if wanted.target not in await call.admin.groups():
+        return [f"consumer group {wanted.target}, which its first consumer makes, begins where {wanted.group} is"]
     moved = await what_a_clone_moves(call.admin, wanted.group, wanted.target, None)
     return moved or [f"consumer group {wanted.target} goes on where {wanted.group} is; it loses no offset of its own"]
 

@@ -38,7 +38,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A dead letter: where it came from, how often it was redelivered, and the beginning of its body."""
+    """A dead letter: where it came from, how often its group failed to handle it, and the beginning of its body."""
 
     offset_message_id: str
     message_id: str
@@ -47,7 +47,7 @@ class Letter(msgspec.Struct, frozen=True):
     tag: str | None
     born_timestamp_ms: int
     died_timestamp_ms: int
-    redeliveries: int
+    failures: int
     size: int
     beginning: str
     fault: str | None

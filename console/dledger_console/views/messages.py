@@ -115,9 +115,7 @@ async def show(call: Call, wanted: Named) -> Shown:
 
 async def what_sending_does(call: Call, wanted: Sending) -> list[str]:
     """Return what sending a message does."""
-    consumers = await call.admin.topic_consumers(wanted.topic)
-    readers = f"read by {', '.join(consumers)}" if consumers else "read by no consumer group"
-    return [f"a message of {len(wanted.body.encode())} bytes is added to topic {wanted.topic}, {readers}"]
+    return await messages.what_sending_does(call.admin, wanted.topic, len(wanted.body.encode()))
 
 
 async def send(call: Call, wanted: Sending) -> SendResult:
@@ -129,11 +127,8 @@ async def send(call: Call, wanted: Sending) -> SendResult:
 async def what_sending_again_does(call: Call, wanted: Named) -> list[str]:
     """Return what sending a copy does."""
     message = await messages.by_offset_id(call.admin, wanted.offset_id)
-    consumers = await call.admin.topic_consumers(message.topic)
-    readers = f"read by {', '.join(consumers)}" if consumers else "read by no consumer group"
-    return [
-        f"a copy of {len(message.body)} bytes is added to topic {message.topic}, {readers}; the message itself stays"
-    ]
+    lines = await messages.what_sending_does(call.admin, message.topic, len(message.body))
+    return [*lines, f"message {wanted.offset_id} itself stays"]
 
 
 async def send_again(call: Call, wanted: Named) -> SendResult:
