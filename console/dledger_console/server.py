@@ -34,7 +34,7 @@ from .live import Streams
 from .pages import AnyChange, AnyLook, Call
 from .problems import MEDIA_TYPE, LoginNeededError, Problem, RefusedRequestError, problem_of
 from .rendering import Pages, static_files
-from .sessions import Patience, Sessions
+from .sessions import FREE_GUESSES, FREE_GUESSES_OF_ADDRESS, Patience, Sessions
 from .views import CHANGES, LOOKS
 
 MAX_BODY_BYTES: Final = 8 << 20
@@ -74,7 +74,8 @@ class Console:
         self._place = place
         self._names = Names(place.host, place.names)
         self._sessions = Sessions()
-        self._patience = Patience()
+        self._patience_with_person = Patience(FREE_GUESSES)
+        self._patience_with_address = Patience(FREE_GUESSES_OF_ADDRESS)
         self._told: OrderedDict[str, str] = OrderedDict()
         """What was done, by visitor, until the next page shows it."""
         self._static = static_files()
@@ -301,21 +302,23 @@ class Console:
         self._require_own_page(request, str(posted.get(TOKEN_FIELD, "")))
         account, secret = str(posted.get("account", "")).strip(), str(posted.get("secret", ""))
         next_path = str(posted.get("next", "/"))
-        names = (f"account {account}", f"address {request.remote}")
-        wait_s = self._patience.seconds_left(*names)
+        address = request.remote or ""
+        guesses = ((self._patience_with_person, f"{address} {account}"), (self._patience_with_address, address))
+        wait_s = max(patience.seconds_left(name) for patience, name in guesses)
         if wait_s > 0:
             raise RefusedRequestError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"Too many wrong logins. Try again in {wait_s:.0f} s.",
                 retry_after_s=max(1, round(wait_s)),
             )
-        self._patience.note(*names)  # at once, so that attempts at the same time count, too
+        for patience, name in guesses:
+            patience.note(name)  # at once, so that attempts at the same time count, too
         credentials = Credentials(account, secret) if account and secret else None
         if credentials is None or not await self._cluster.knows(credentials):
             values = {"next": next_path, "wrong": "The cluster knows no such account with this secret."}
             return self._page(request, "login.html", values, status=HTTPStatus.UNAUTHORIZED)
-        for name in names:
-            self._patience.forgive(name)
+        for patience, name in guesses:
+            patience.forgive(name)
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": _own_path(next_path)})
         self._set_cookie(request, response, self._sessions.open(credentials))
         return response

@@ -25,7 +25,9 @@ MAX_SESSIONS: Final = 1000
 """Maximum number of sessions. A further login ends the session whose last request is the oldest."""
 
 FREE_GUESSES: Final = 2
-"""Number of wrong logins that cost no time."""
+"""Number of wrong logins of an account from an address that cost no time."""
+FREE_GUESSES_OF_ADDRESS: Final = 20
+"""Number of wrong logins from an address, of any accounts, that cost no time. Many people may share an address."""
 FIRST_PAUSE_SECONDS: Final = 1.0
 MAX_PAUSE_SECONDS: Final = 60.0
 """Time between wrong logins: it doubles with each, up to this time."""
@@ -91,30 +93,31 @@ class Sessions:
 
 
 class Patience:
-    """Limiter of guesses: after some wrong logins of an account, or from an address, the next has to wait."""
+    """Limiter of guesses: after `free` wrong logins with a name, each further one with it has to wait longer."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, free: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._free = free
         self._clock = clock
         self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def seconds_left(self, *names: str) -> float:
-        """Return how long the next login with any of these names has to wait, 0 if it need not."""
-        now = self._clock()
-        return max((self._allowed_at(*self._guesses[name]) - now for name in names if name in self._guesses), default=0)
+    def seconds_left(self, name: str) -> float:
+        """Return how long the next login with a name has to wait, 0 if it need not."""
+        count, last = self._guesses.get(name, (0, 0.0))
+        doublings = count - self._free - 1
+        if doublings < 0:
+            return 0.0
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(doublings, 32), MAX_PAUSE_SECONDS)
+        return max(0.0, last + pause - self._clock())
 
-    def note(self, *names: str) -> None:
-        """Remember a wrong login with these names."""
-        for name in names:
-            count, _ = self._guesses.pop(name, (0, 0.0))
-            self._guesses[name] = count + 1, self._clock()
+    def note(self, name: str) -> None:
+        """Remember a wrong login with a name."""
+        count, _ = self._guesses.pop(name, (0, 0.0))
+        self._guesses[name] = count + 1, self._clock()
         while len(self._guesses) > MAX_GUESSED:
             self._guesses.popitem(last=False)
 
     def forgive(self, name: str) -> None:
-        """Forget the wrong logins of a name, after a right one."""
-        self._guesses.pop(name, None)
-
-    @staticmethod
-    def _allowed_at(count: int, last: float) -> float:
-        doublings = count - FREE_GUESSES - 1
-        return last + (min(FIRST_PAUSE_SECONDS * 2 ** min(doublings, 32), MAX_PAUSE_SECONDS) if doublings >= 0 else 0)
+        """Forget a wrong login with a name: it was right."""
+        count, last = self._guesses.pop(name, (0, 0.0))
+        if count > 1:
+            self._guesses[name] = count - 1, last
