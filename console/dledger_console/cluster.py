@@ -14,6 +14,8 @@ from dledger_admin.operations import clusters
 from dledger_admin.operations.access import Access, is_person_unknown, is_right_refused
 from dledger_client import Admin, ClientError, Credentials
 
+from .history import SAMPLE_SECONDS, History
+
 Value = TypeVar("Value")
 
 MAX_CLIENTS: Final = 64
@@ -38,6 +40,14 @@ class Cluster:
         self._admins: OrderedDict[Credentials | None, Admin] = OrderedDict()
         self._shared: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
         self._open_until = 0.0
+        self.history = History()
+
+    async def watch(self) -> None:
+        """Keep the history going until cancelled, as far as the cluster answers requests without an account."""
+        while True:
+            if await self.answers_strangers():
+                await self.survey(self.access)
+            await asyncio.sleep(SAMPLE_SECONDS)
 
     def access_of(self, credentials: Credentials | None) -> Access:
         """Return the access of an account, or that without an account."""
@@ -103,7 +113,9 @@ class Cluster:
         """Return how all name servers and nodes are, as one account may see it."""
 
         async def look() -> Survey:
-            return await clusters.look(access)
+            found = await clusters.look(access)
+            self.history.note(found)
+            return found
 
         return await self.share(("survey", access.credentials), SHARED_SECONDS, look)
 

@@ -11,7 +11,7 @@ import click
 from dledger_admin.cluster.console import DEFAULT_CONSOLE_PORT
 from dledger_admin.commands.client_calls import require_name_server
 from dledger_admin.commands.options import namesrv_option
-from dledger_admin.commands.signing import signing
+from dledger_admin.commands.signing import access_without_account
 from dledger_admin.errors import AdminError, require
 from dledger_admin.operations.access import Access
 from dledger_base.errors import ConfigError
@@ -43,7 +43,7 @@ def console(namesrv: str, host: str, port: int, names: tuple[str, ...]) -> None:
     require("broker", "aiohttp", "jinja2")
     from .guarding import is_loopback
 
-    access = Access(namesrv, tls=signing().get("tls"))
+    access = access_without_account(namesrv)
     require_name_server(namesrv)
     if not is_loopback(host):
         click.echo(

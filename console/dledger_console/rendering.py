@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Final
@@ -15,6 +15,8 @@ from dledger_admin.health.text import duration
 
 _SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
+_LINE_WIDTH: Final = 240
+_LINE_HEIGHT: Final = 40
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -32,8 +34,16 @@ class Pages:
         )
         self._environment.globals.update(shared)
         self._environment.filters.update(
-            number=number, size=size, percent=percent, moment=moment, path=path, duration=duration, query=query
+            number=number,
+            size=size,
+            percent=percent,
+            moment=moment,
+            path=path,
+            duration=duration,
+            query=query,
+            sparkline=sparkline,
         )
+        self._environment.filters["sparkline"] = sparkline
         # A global, because the live part of a page is rendered without the page, whose imports it would not see.
         self._environment.globals["parts"] = self._environment.get_template("parts.html").module
         for name in self._environment.list_templates():
@@ -90,6 +100,25 @@ def moment(ms: int | None) -> Markup:
         return Markup.escape(f"{ms} ms since 1970")
     text = at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d} UTC"
     return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="milliseconds"), text)
+
+
+def sparkline(values: Sequence[float], label: str, seconds: float) -> Markup:
+    """Return a small line of values, the newest at the right, with its meaning in words; nothing for one value."""
+    if len(values) < 2:
+        return Markup("")
+    top = max(values) or 1.0
+    step = _LINE_WIDTH / (len(values) - 1)
+    points = " ".join(
+        f"{index * step:.1f},{_LINE_HEIGHT - value / top * (_LINE_HEIGHT - 2) - 1:.1f}"
+        for index, value in enumerate(values)
+    )
+    words = (
+        f"{label} over the last {duration(round(len(values) * seconds))}: at most {number(max(values), 1)} per second"
+    )
+    return Markup(
+        '<svg class="line" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+        '<polyline points="{}"/></svg>'
+    ).format(words, _LINE_WIDTH, _LINE_HEIGHT, points)
 
 
 def path(text: str) -> str:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +26,7 @@ from dledger_admin.operations.access import is_person_unknown
 from dledger_admin.operations.messages import by_offset_id
 from dledger_base.errors import ConfigError
 from dledger_base.extras import package_version
+from dledger_base.supervision import supervise
 from dledger_client import ClientError, Credentials
 
 from .binding import CONFIRM_FIELD, TOKEN_FIELD, bind_form, bind_json, bind_query
@@ -82,6 +84,7 @@ class Console:
         self._pages = Pages({"version": package_version(), "name_servers": cluster.access.name_servers})
         self._streams = Streams()
         self._runner: web.AppRunner | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -108,10 +111,14 @@ class Console:
             ) from error
         self._runner = runner
         self.port = runner.addresses[0][1]
+        self._watching = asyncio.create_task(supervise(self._cluster.watch, "console-history", _ignore))
 
     async def stop(self) -> None:
         """End streams, let other requests finish for two seconds at most, and close the connections to the cluster."""
         self._streams.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         if self._runner is not None:
             await self._runner.cleanup()
         await self._cluster.close()
@@ -351,6 +358,10 @@ class Console:
             content_type="application/octet-stream",
             headers={"Content-Disposition": f'attachment; filename="{message.offset_message_id}.bin"'},
         )
+
+
+def _ignore() -> None:
+    """Count no restart of the watch: the log has it."""
 
 
 def _own_path(path: str) -> str:

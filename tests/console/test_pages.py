@@ -58,7 +58,8 @@ def test_every_page_is_whole_without_scripts_and_says_the_same_as_json(visitor: 
 def test_a_broker_groups_page_says_who_leads_and_how_far_every_replica_is(visitor: Visitor) -> None:
     page = visitor.go("/broker-groups/broker-a")
     assert "broker-a-n0 leads in term 1." in page.text
-    (replica,) = visitor.read("/broker-groups/broker-a")["replicas"]
+    assert "broker-a-n0 in term 1: when the console first looked" in page.text
+    (replica,) = visitor.read("/broker-groups/broker-a")["group"]["replicas"]
     assert replica["role"] == "leader"
     assert replica["match_index"] == replica["last_index"] >= replica["commit"] > 0
     assert replica["log_end"] >= replica["durable_position"] > 0

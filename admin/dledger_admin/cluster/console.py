@@ -10,7 +10,6 @@ from typing import Final
 
 from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout
-from .manifest import Manifest
 from .ports import describe_listener, is_free
 from .processes import Service, stop_at_once
 from .securing import secure_folder
@@ -28,8 +27,8 @@ def console_service(layout: ClusterLayout) -> Service:
     return Service(CONSOLE, "dledger_console", layout.data_dir / CONSOLE / "console.toml")
 
 
-def start_console(layout: ClusterLayout, manifest: Manifest, port: int, say: Callable[[str], None]) -> str | None:
-    """Start the console of a cluster that was started, and return its address; port 0 means none.
+def start_console(layout: ClusterLayout, port: int, say: Callable[[str], None], *, secured: bool) -> str | None:
+    """Start the console of a cluster, and return its address; port 0 means none. A `secured` cluster has TLS.
 
     Returns None also if the port is taken, and then says by whom. A console that runs already is started again.
     """
@@ -45,7 +44,7 @@ def start_console(layout: ClusterLayout, manifest: Manifest, port: int, say: Cal
         )
         return None
     table: TomlTable = {"namesrv": layout.namesrv_address, "host": HOST, "port": port}
-    if manifest.secured:
+    if secured:
         table["tls_ca_file"] = str(secure_folder(layout) / "ca.pem")
     make_directory(service.directory, parents=True)
     write_durably(service.config_file, dump(table).encode())

@@ -44,6 +44,14 @@ def signing() -> Signing:
     return options
 
 
+def access_without_account(namesrv: str) -> Access:
+    """Return an access with TLS by the variables and no account, whatever they say. Raises as `signing` does."""
+    try:
+        return Access(namesrv, tls=client_tls())
+    except SourceError as error:
+        raise AdminError(str(error)) from error
+
+
 def command_access(namesrv: str) -> Access:
     """Return the access of a command, by the variables. Raises as `signing` does."""
     return Access(namesrv, **signing())

@@ -133,7 +133,7 @@ def up(
         with noted_signals() as check:
             cluster = setup.start()
             leaders = _await_leaders(cluster, patience_s, check)
-            console = start_console(cluster.layout, setup.manifest, console_port, say)
+            console = start_console(cluster.layout, console_port, say, secured=setup.manifest.secured)
     statuses = fetch_all(cluster.layout.places())
     for warning in (*refusals(statuses), *disk_warnings(statuses)):
         say(f"warning: {warning}")
@@ -184,7 +184,7 @@ def _run_in_foreground(setup: ClusterSetup, console_port: int) -> None:
         signal.signal(number, request_stop)
     cluster = setup.start()
     try:
-        address = start_console(cluster.layout, setup.manifest, console_port, say)
+        address = start_console(cluster.layout, console_port, say, secured=setup.manifest.secured)
         if address is not None:
             click.echo(f"console {address}")
         for line in how_to_connect(cluster.layout) if setup.manifest.secured else ():

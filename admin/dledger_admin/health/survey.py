@@ -23,6 +23,9 @@ from .reports import NameServerAnswer, NodeAnswer, NodeReport, Survey
 ANSWER_SECONDS: Final = 3.0
 """Time limit for each answer. All servers are asked at the same time."""
 
+REFUSED: Final = "refuses to tell"
+"""Beginning of the text that stands for a node that answers, but not this account."""
+
 _INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 _SECOND_MS: Final = 1000
 
@@ -76,7 +79,7 @@ async def _ask_node(core: ClientCore, address: str) -> NodeAnswer | str:
         response = await core.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, deadline=deadline)
         return _parse_answer(check_response(response).body)
     except RefusedError as error:
-        return f"refuses to tell: {error}"
+        return f"{REFUSED}: {error}"
     except (ClientError, RemotingError) as error:
         return f"does not answer: {error}"
 

@@ -14,6 +14,7 @@ from dledger_admin.operations.clusters import describe_health
 from dledger_admin.operations.consumer_groups import GroupLine
 from dledger_client import ClientError
 
+from ..history import Rates
 from ..pages import AnyChange, AnyLook, Call, Look, Nothing
 
 LATE_SECONDS: Final = 5.0
@@ -26,7 +27,8 @@ _LATEST: Final = 5
 class Overview(msgspec.Struct, frozen=True):
     """A cluster at a glance. Rates count messages per second, over the last ten seconds.
 
-    `late` are the groups that are behind, the latest first. `unseen` says why they are not known, "" if they are.
+    `rates` are those since the console started. `late` are the groups that are behind, the latest first. `unseen` says
+    why they are not known, "" if they are.
     """
 
     sentence: str
@@ -34,6 +36,7 @@ class Overview(msgspec.Struct, frozen=True):
     groups: list[BrokerGroup]
     stored_per_s: float
     delivered_per_s: float
+    rates: Rates
     late: list[GroupLine]
     unseen: str
 
@@ -43,12 +46,14 @@ async def overview(call: Call, _: Nothing) -> Overview:
     survey = await call.cluster.survey(call.access)
     health, groups = judge(survey, Limits()), broker_groups(survey, Limits())
     late, unseen = await _late_groups(call, groups)
+    may_see = any(node.term is not None for node in health.nodes)
     return Overview(
         describe_health(health),
         health,
         groups,
         sum(group.stored_per_s for group in groups),
         sum(group.delivered_per_s for group in groups),
+        call.cluster.history.total_rates() if may_see else Rates(),
         late,
         unseen,
     )
