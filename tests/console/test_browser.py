@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -202,8 +201,7 @@ def test_times_are_in_the_readers_zone(browser: sync_api.Browser, address: str, 
     page = context.new_page()
     page.goto(f"/messages/{message.offset_message_id}")
     hour = page.evaluate(f"new Date({message.stored_timestamp_ms}).getHours()")
-    shown = page.locator("time").first
-    sync_api.expect(shown).to_have_attribute("title", json.loads('"' + (shown.get_attribute("title") or "") + '"'))
+    shown = page.locator("time[title]").first
     assert f" {hour:02}:" in (shown.text_content() or "")
-    assert "UTC" in (shown.get_attribute("title") or "")
+    assert (shown.get_attribute("title") or "").endswith(" UTC")
     context.close()
