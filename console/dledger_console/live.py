@@ -1,6 +1,6 @@
 """Live parts of pages: a stream of Server-Sent Events sends a part again whenever it changes.
 
-An event `part` has the part's HTML as JSON text, `trouble` a problem that may pass, and `ended` tells the page to load
+An event `part` has the part's HTML as JSON text. `trouble` has a problem that may pass. `ended` tells the page to load
 itself again, for example because the session has ended.
 """
 

@@ -61,7 +61,7 @@ _quiet_logger.setLevel(logging.CRITICAL)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the console listens, and the further names under which it answers; port 0 takes a free one."""
+    """Address and port on which the console listens, and further names under which it answers. Port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -79,7 +79,7 @@ class Console:
         self._patience_with_person = Patience(FREE_GUESSES)
         self._patience_with_address = Patience(FREE_GUESSES_OF_ADDRESS)
         self._told: OrderedDict[str, str] = OrderedDict()
-        """What was done, by visitor, until the next page shows it."""
+        """Sentences about changes that were done, by visitor, until the next page shows them."""
         self._static = static_files()
         self._pages = Pages({"version": package_version(), "name_servers": cluster.access.name_servers})
         self._streams = Streams()
@@ -148,7 +148,7 @@ class Console:
             routes.append(web.post(f"{API}{change.path}", partial(self._change_by_json, change)))
         return routes
 
-    # What every request goes through.
+    # Every request.
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: _Next) -> web.StreamResponse:

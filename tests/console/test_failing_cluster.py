@@ -59,9 +59,9 @@ def test_a_cluster_without_nodes_shows_what_is_known_and_says_what_is_not(replic
         wait_until(lambda: "Not healthy" in visitor.go("/").text)  # viewers share an answer for a second
         assert visitor.page.response.status_code == 200
         assert f"Name servers {replicated.namesrv}: answers" in visitor.page.text
-        topics = visitor.go("/topics")
-        assert (topics.response.status_code, "/" in topics.links) == (503, True)
-        assert "The cluster cannot answer this now" in topics.text
+        groups = visitor.go("/consumer-groups")
+        assert (groups.response.status_code, "/" in groups.links) == (503, True)
+        assert "The cluster cannot answer this now" in groups.text
         visitor.http.close()
 
 

@@ -70,7 +70,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Goal(Named, frozen=True):
-    """Where a group shall go on: at the beginning or end of each queue, at a time, or at an offset.
+    """A place where a group shall go on: at the beginning or end of each queue, at a time, or at an offset.
 
     `time` is in ISO 8601, in UTC if it names no time zone. Without a topic all topics are moved that the group reads.
     """
@@ -82,7 +82,7 @@ class Goal(Named, frozen=True):
 
 
 class Consuming(Named, frozen=True):
-    """Whether a group gets messages."""
+    """A group that shall get messages, or none."""
 
     may_consume: bool
 
