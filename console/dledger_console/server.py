@@ -61,7 +61,7 @@ _quiet_logger.setLevel(logging.CRITICAL)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Address and port on which the console listens, and further names under which it answers. Port 0 takes a free one."""
+    """Address and port on which the console listens, and further names of the console. Port 0 takes a free port."""
 
     host: str = "127.0.0.1"
     port: int = 0

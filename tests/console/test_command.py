@@ -18,6 +18,7 @@ from dledger_admin.cluster.console import CONSOLE, console_service, start_consol
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.operations.access import Access
 from dledger_client import Credentials
+from dledger_client.testing.ports import find_free_block
 from dledger_console.__main__ import main
 from dledger_console.cluster import Cluster
 from dledger_console.command import console
@@ -92,6 +93,25 @@ def test_up_starts_a_console_again_and_stops_it(layout: ClusterLayout) -> None:
         stop_console(layout)
     assert service.pid() is None
     assert said == []
+
+
+@pytest.mark.long
+def test_up_in_the_foreground_says_the_consoles_address_first_and_stops_it(tmp_path: Path) -> None:
+    base = find_free_block([*range(4), 90])
+    ports = ("--base-port", str(base), "--namesrv-port", str(base + 90), "--console-port", str(base + 3))
+    command = [sys.executable, "-m", "dledger_admin", "up", "--data", str(tmp_path / "mq"), "--nodes", "1", *ports]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        command[-1] = str(free.getsockname()[1])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first == f"console http://127.0.0.1:{command[-1]}/\n"
+        wait_until(lambda: serves(first.split()[1]), SECONDS)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+    assert not serves(first.split()[1])
 
 
 def serves(address: str) -> bool:
