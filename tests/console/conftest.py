@@ -25,7 +25,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def fill(namesrv: str) -> None:
-    """Store orders, of which billing has read some, strange bodies, and dead letters of the group broken."""
+    """Store orders, of which billing has read some, strange bodies, and dead letters of two groups."""
     async with Admin(namesrv) as admin, Producer(namesrv, group="shop", trace=True) as producer:
         await admin.create_topic("orders", queues=2)
         for number in range(ORDERS):
@@ -35,22 +35,23 @@ async def fill(namesrv: str) -> None:
         await producer.send("strange", HTML_BODY, key="html")
         await producer.send("strange", b"\x00\xff\x10binary", key="binary")
         await producer.send("strange", json.dumps({"rows": ["x" * 90] * 12_000}).encode(), key="megabyte")
-        await admin.create_topic("failing", queues=1)
-        for number in range(3):
-            await producer.send("failing", b"letter %d" % number, key=f"letter-{number}")
         async with PushConsumer(namesrv, "billing", "orders", start_from="first") as consumer:
             for _ in range(5):
                 (await anext(consumer)).ack()
-        await bury(admin, namesrv)
+        for topic, group in (("failing", "broken"), ("spoilt", "browsed")):
+            await admin.create_topic(topic, queues=1)
+            for number in range(3):
+                await producer.send(topic, b"letter %d" % number, key=f"letter-{number}")
+            await bury(admin, namesrv, topic, group)
 
 
-async def bury(admin: Admin, namesrv: str) -> None:
-    """Let the group broken fail for all messages of the topic failing."""
+async def bury(admin: Admin, namesrv: str, topic: str, group: str) -> None:
+    """Let a group fail for the three messages of a topic."""
     settings = {"start_from": "first", "max_reconsume_times": 0, "auto_ack": False}
-    async with asyncio.timeout(60), PushConsumer(namesrv, "broken", "failing", **settings) as consumer:
+    async with asyncio.timeout(60), PushConsumer(namesrv, group, topic, **settings) as consumer:
         for _ in range(3):
             (await anext(consumer)).retry()
-        while await count(admin, "%DLQ%broken") < 3:
+        while await count(admin, f"%DLQ%{group}") < 3:
             await consumer.commit()
 
 

@@ -183,16 +183,16 @@ def test_a_message_is_found_by_its_key_and_its_html_stays_text(tab: Tab) -> None
 def test_a_dead_letter_is_chosen_and_sent_again(tab: Tab, admin: SyncAdmin) -> None:
     page = tab.page
     page.goto("/dead-letters")
-    page.get_by_role("link", name="broken").click()
-    page.get_by_text("broken failed once").first.wait_for()
+    page.get_by_role("link", name="browsed").click()
+    page.get_by_text("browsed failed once").first.wait_for()
     page.get_by_role("checkbox", name="Choose").first.check()
     page.get_by_label("also those that were sent again before").check()
     page.get_by_role("button", name="Send the chosen ones again").click()
-    page.get_by_text("is sent to topic failing").wait_for()
-    before = len(admin.messages_by_key("failing", "letter-2"))
+    page.get_by_text("is sent to topic spoilt").wait_for()
+    before = len(admin.messages_by_key("spoilt", "letter-2"))
     page.get_by_role("button", name="Do it").click()
     page.get_by_text("1 dead letter sent again").wait_for()
-    assert len(admin.messages_by_key("failing", "letter-2")) == before + 1
+    assert len(admin.messages_by_key("spoilt", "letter-2")) == before + 1
 
 
 def test_times_are_in_the_readers_zone(browser: sync_api.Browser, address: str, admin: SyncAdmin) -> None:
