@@ -24,8 +24,11 @@ MAX_CLIENTS: Final = 64
 SHARED_SECONDS: Final = 1.0
 """Time for which an answer is shared by the viewers of one account."""
 
-_OPEN_SECONDS: Final = 10.0
+_STRANGERS_SECONDS: Final = 10.0
 """Time after which the console asks again whether the cluster answers requests without an account."""
+
+_CLOSED_SECONDS: Final = 60.0
+"""Interval between two looks of the history at a cluster with access control, which may be turned off."""
 
 
 class Cluster:
@@ -39,15 +42,18 @@ class Cluster:
         self.access = access
         self._admins: OrderedDict[Credentials | None, Admin] = OrderedDict()
         self._shared: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
-        self._open_until = 0.0
+        self._answers_strangers = False
+        self._asked_again_at = 0.0
         self.history = History()
 
     async def watch(self) -> None:
         """Keep the history going until cancelled, as far as the cluster answers requests without an account."""
         while True:
-            if await self.answers_strangers():
+            is_open = await self.answers_strangers()
+            if is_open:
                 await self.survey(self.access)
-            await asyncio.sleep(SAMPLE_SECONDS)
+            # Brokers count and log each refused request.
+            await asyncio.sleep(SAMPLE_SECONDS if is_open else _CLOSED_SECONDS)
 
     def access_of(self, credentials: Credentials | None) -> Access:
         """Return the access of an account, or that without an account."""
@@ -85,14 +91,18 @@ class Cluster:
 
         A cluster that does not answer refuses nothing, and shows nothing either.
         """
-        if time.monotonic() < self._open_until:
-            return True
+        if time.monotonic() < self._asked_again_at:
+            return self._answers_strangers
         try:
             await (await self.admin_of(None)).groups()
         except ClientError as error:
-            return not (is_right_refused(error) or is_person_unknown(error))
-        self._open_until = time.monotonic() + _OPEN_SECONDS
-        return True
+            if not (is_right_refused(error) or is_person_unknown(error)):
+                return True
+            self._answers_strangers = False
+        else:
+            self._answers_strangers = True
+        self._asked_again_at = time.monotonic() + _STRANGERS_SECONDS
+        return self._answers_strangers
 
     async def knows(self, credentials: Credentials) -> bool:
         """Return whether the cluster knows an account with this secret. Its rights are another matter.
@@ -130,5 +140,12 @@ class Cluster:
         found = self._shared.get(key)
         if found is None or (found[1].done() and now - found[0] >= seconds):
             found = now, asyncio.ensure_future(ask())
+            found[1].add_done_callback(_retrieve)
             self._shared[key] = found
         return await asyncio.shield(found[1])
+
+
+def _retrieve(task: asyncio.Task[object]) -> None:
+    """Take the error of an answer for which nobody waits any more, so that it is not logged as lost."""
+    if not task.cancelled():
+        task.exception()

@@ -30,7 +30,7 @@ from dledger_base.supervision import supervise
 from dledger_client import ClientError, Credentials
 
 from .binding import CONFIRM_FIELD, TOKEN_FIELD, bind_form, bind_json, bind_query
-from .cluster import Cluster
+from .cluster import SHARED_SECONDS, Cluster
 from .guarding import HEADERS, Names, is_same_origin
 from .live import Streams
 from .pages import AnyChange, AnyLook, Call
@@ -213,7 +213,7 @@ class Console:
         visitor = self._visitor(request)
         person = self._sessions.find(visitor)
         self._sessions.close(visitor)
-        if person is not None:
+        if person is not None and not self._sessions.has(person):
             await self._cluster.forget(person)
 
     def _require_own_page(self, request: web.Request, token: str) -> None:
@@ -268,7 +268,10 @@ class Console:
         await self._call(request)
 
         async def part() -> str:
-            answer = await look.answer(await self._call(request, is_use=False), wanted)
+            call = await self._call(request, is_use=False)
+            # All viewers of a page with the same account cost as much as one.
+            key = (look.path, wanted, call.access.credentials)
+            answer = await self._cluster.share(key, SHARED_SECONDS, partial(look.answer, call, wanted))
             token = self._sessions.token(self._visitor(request))
             return self._pages.live_part(look.template, {"answer": answer, "wanted": wanted, "token": token})
 

@@ -83,6 +83,10 @@ class Sessions:
         """Log a person out."""
         self._sessions.pop(session_id, None)
 
+    def has(self, credentials: Credentials) -> bool:
+        """Return whether a person has any session."""
+        return any(session.credentials == credentials for session in self._sessions.values())
+
     def token(self, session_id: str) -> str:
         """Return the token that a form of this visitor carries."""
         return hmac.new(self._key, session_id.encode(), sha256).hexdigest()

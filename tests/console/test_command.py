@@ -121,6 +121,24 @@ def serves(address: str) -> bool:
         return False
 
 
+def test_a_console_that_cannot_start_is_told_and_keeps_nothing_from_starting(
+    layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_console, "HOST", "240.0.0.1")  # no address of this machine
+    said: list[str] = []
+    service = console_service(layout)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert start_console(layout, port, said.append, secured=False) is None
+    assert said[0].startswith("no console: it did not begin to serve: ")
+    assert "240.0.0.1" in said[0]
+    assert service.pid() is None
+    layout.data_dir.joinpath(CONSOLE).rename(layout.data_dir / "other")
+    layout.data_dir.joinpath(CONSOLE).write_text("a file in the place of the directory")
+    assert start_console(layout, port, said.append, secured=False) is None
+    assert said[1].startswith("no console: ")
+
+
 def test_a_taken_port_is_told_and_port_0_means_none(layout: ClusterLayout) -> None:
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from urllib.parse import quote
 
 import httpx
 import pytest
 from conftest import HTML_BODY, ORDERS
-from served_console import Page, Visitor
+from served_console import SECONDS, Page, Visitor
 
 from dledger_client import SubscriptionGroupConfig, SyncAdmin
 from dledger_console.guarding import HEADERS
@@ -328,8 +329,9 @@ def test_a_page_that_moves_sends_itself_again_when_the_cluster_has_changed(addre
     admin.create_topic("moving", queues=1)
 
     def parts(stream: httpx.Response):
-        lines = iter(stream.iter_lines())
+        lines, end = iter(stream.iter_lines()), time.monotonic() + SECONDS
         for line in lines:
+            assert time.monotonic() < end
             if line == "event: part":
                 yield json.loads(next(lines).removeprefix("data: "))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from dledger_client import Admin, NoRouteError, NotFoundError, ReceivedMessage
+from dledger_client import Admin, NoRouteError, NotFoundError, ReceivedMessage, RefusedError
 from dledger_remoting.topics import TRACE_TOPIC, dead_letter_topic, is_dead_letter_topic
 from dledger_remoting.traces import DeliveryTrace, HandlingTrace, Trace
 
+from .access import is_right_refused
 from .dead_letters import DEAD_LETTER_ID
 from .traces import describe_details, describe_event
 
@@ -68,15 +69,17 @@ def _stored(copy: ReceivedMessage) -> Event:
 async def _consumers(admin: Admin, topic: str) -> list[str]:
     try:
         return await admin.topic_consumers(topic)
-    except NotFoundError:
-        return []
+    except RefusedError as error:
+        return _nothing(error)
 
 
 async def _traces(admin: Admin, message_id: str) -> list[Trace]:
     try:
         return await admin.message_trace(message_id, topic=TRACE_TOPIC, max_messages=MAX_COPIES)
-    except (NoRouteError, NotFoundError):
+    except NoRouteError:
         return []
+    except RefusedError as error:
+        return _nothing(error)
 
 
 async def _copies(admin: Admin, topic: str, message_id: str) -> list[ReceivedMessage]:
@@ -84,8 +87,17 @@ async def _copies(admin: Admin, topic: str, message_id: str) -> list[ReceivedMes
         return await admin.messages_by_key(
             topic, message_id, unique=True, max_messages=MAX_COPIES, keep_unreadable=True
         )
-    except (NoRouteError, NotFoundError):
+    except NoRouteError:
         return []
+    except RefusedError as error:
+        return _nothing(error)
+
+
+def _nothing(error: RefusedError) -> list[Any]:
+    """Return nothing for what is not there or the account may not see; raise any other refusal."""
+    if isinstance(error, NotFoundError) or is_right_refused(error):
+        return []
+    raise error
 
 
 def _groups_in(traces: Iterable[Trace]) -> set[str]:
