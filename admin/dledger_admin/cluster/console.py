@@ -60,8 +60,8 @@ def start_console(layout: ClusterLayout, port: int, say: Callable[[str], None], 
         make_directory(service.directory, parents=True)
         write_durably(service.config_file, dump(table).encode())
         process = service.spawn()
-    except AdminError as error:
-        say(f"no console: {error.message}")
+    except (AdminError, OSError) as error:
+        say(f"no console: {error}")
         return None
     deadline = time.monotonic() + START_SECONDS
     while not _answers(port):
