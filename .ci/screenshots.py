@@ -23,7 +23,6 @@ from served_console import served  # noqa: E402 - it lies in a folder of tests
 SIZE = {"width": 1100, "height": 720}
 PICTURES = {
     "overview": "/",
-    "consumer-group": "/consumer-groups/billing",
     "message": "/messages?topic=orders&by=key&value=order-7",
 }
 ORDERS = 400
@@ -47,8 +46,15 @@ def main() -> int:
     if chromium is None:
         print("chromium is not found: install it (Debian and Ubuntu: apt install chromium)", file=sys.stderr)
         return 1
-    with LocalCluster() as cluster, served(Access(cluster.namesrv)) as address, sync_playwright() as playwright:
+    with LocalCluster() as cluster, served(Access(cluster.namesrv)) as address:
         asyncio.run(fill(cluster.namesrv))
+        take(chromium, address)
+    return 0
+
+
+def take(chromium: str, address: str) -> None:
+    """Write a picture of each page."""
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(base_url=address, viewport=SIZE)
         for name, path in PICTURES.items():
@@ -61,7 +67,6 @@ def main() -> int:
             page.screenshot(path=target)
             print(target.relative_to(ROOT))
         browser.close()
-    return 0
 
 
 if __name__ == "__main__":
