@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -70,10 +71,12 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path, capsys:
 
 
 @pytest.fixture
-def layout(tmp_path: Path, cluster) -> ClusterLayout:
-    """Return a layout whose name server is that of the tests' cluster."""
+def layout(tmp_path: Path, cluster) -> Iterator[ClusterLayout]:
+    """Yield a layout whose name server is that of the tests' cluster. Its console is stopped."""
     port = int(cluster.namesrv.rpartition(":")[2])
-    return ClusterLayout(tmp_path, 1, 1, port, port + 100)
+    made = ClusterLayout(tmp_path, 1, 1, port, port + 100)
+    yield made
+    stop_console(made)
 
 
 def test_up_starts_a_console_again_and_stops_it(layout: ClusterLayout) -> None:
