@@ -27,6 +27,9 @@ SHARED_SECONDS: Final = 1.0
 _STRANGERS_SECONDS: Final = 10.0
 """Time after which the console asks again whether the cluster answers requests without an account."""
 
+PROBE_SECONDS: Final = 2.0
+"""Time limit for the answer to that. A cluster without leaders gives none, and its pages must not wait for it."""
+
 _CLOSED_SECONDS: Final = 60.0
 """Interval between two looks of the history at a cluster with access control, which may be turned off."""
 
@@ -42,7 +45,7 @@ class Cluster:
         self.access = access
         self._admins: OrderedDict[Credentials | None, Admin] = OrderedDict()
         self._shared: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
-        self._answers_strangers = False
+        self._answers_strangers = True
         self._asked_again_at = 0.0
         self.history = History()
 
@@ -89,18 +92,20 @@ class Cluster:
     async def answers_strangers(self) -> bool:
         """Return False if the cluster refuses requests without an account: access control is on.
 
-        A cluster that does not answer refuses nothing, and shows nothing either.
+        While the cluster does not answer, its last answer counts. If it has never answered, it refuses nothing, and
+        shows nothing either.
         """
         if time.monotonic() < self._asked_again_at:
             return self._answers_strangers
         try:
-            await (await self.admin_of(None)).groups()
-        except ClientError as error:
-            if not (is_right_refused(error) or is_person_unknown(error)):
-                return True
-            self._answers_strangers = False
-        else:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await (await self.admin_of(None)).groups()
             self._answers_strangers = True
+        except TimeoutError:
+            pass
+        except ClientError as error:
+            if is_right_refused(error) or is_person_unknown(error):
+                self._answers_strangers = False
         self._asked_again_at = time.monotonic() + _STRANGERS_SECONDS
         return self._answers_strangers
 

@@ -7,6 +7,7 @@ itself again, for example because the session has ended.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
@@ -23,6 +24,8 @@ INTERVAL_SECONDS: Final = 2.0
 """Interval between two looks at the cluster for one page."""
 MAX_STREAMS: Final = 100
 """Maximum number of pages that are open and move."""
+_logger = logging.getLogger(__name__)
+
 QUIET_SECONDS: Final = 14.0
 """Time without an event after which an empty line shows that the connection lives."""
 
@@ -87,5 +90,6 @@ async def _next_event(part: Callable[[], Awaitable[str]]) -> tuple[str, str]:
             return "ended", "The account is not known any more."
         problem = problem_of(error)
         if problem is None:
-            raise
+            _logger.exception("event=console_failed")
+            return "trouble", "The console failed. Its log says more."
         return "trouble", problem.detail

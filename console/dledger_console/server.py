@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -318,17 +319,21 @@ class Console:
         if wait_s > 0:
             raise RefusedRequestError(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                f"Too many wrong logins. Try again in {wait_s:.0f} s.",
-                retry_after_s=max(1, round(wait_s)),
+                f"Too many wrong logins. Try again in {math.ceil(wait_s)} s.",
+                retry_after_s=math.ceil(wait_s),
             )
         for patience, name in guesses:
             patience.note(name)  # at once, so that attempts at the same time count, too
         credentials = Credentials(account, secret) if account and secret else None
-        if credentials is None or not await self._cluster.knows(credentials):
+        try:
+            is_known = credentials is not None and await self._cluster.knows(credentials)
+        except ClientError:
+            _forgive(guesses)  # nobody said that it was wrong
+            raise
+        if credentials is None or not is_known:
             values = {"next": next_path, "wrong": "The cluster knows no such account with this secret."}
             return self._page(request, "login.html", values, status=HTTPStatus.UNAUTHORIZED)
-        for patience, name in guesses:
-            patience.forgive(name)
+        _forgive(guesses)
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": _own_path(next_path)})
         self._set_cookie(request, response, self._sessions.open(credentials))
         return response
@@ -348,9 +353,7 @@ class Console:
         if found is None:
             raise RefusedRequestError(HTTPStatus.NOT_FOUND, "There is no such file.")
         media_type, content = found
-        return web.Response(
-            body=content, content_type=media_type, charset="utf-8", headers={"Cache-Control": "max-age=86400"}
-        )
+        return web.Response(body=content, content_type=media_type, charset="utf-8")
 
     async def _send_body(self, request: web.Request) -> web.StreamResponse:
         """Send the body of a message as a file, which no browser takes for a page."""
@@ -361,6 +364,11 @@ class Console:
             content_type="application/octet-stream",
             headers={"Content-Disposition": f'attachment; filename="{message.offset_message_id}.bin"'},
         )
+
+
+def _forgive(guesses: Iterable[tuple[Patience, str]]) -> None:
+    for patience, name in guesses:
+        patience.forgive(name)
 
 
 def _ignore() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 
@@ -9,13 +10,20 @@ import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from dledger_client import Credentials, MessageQueue, ReceivedMessage
+from dledger_admin.operations.access import Access
+from dledger_client import Credentials, DeadlineError, MessageQueue, ReceivedMessage
+from dledger_client.errors import refusal
 from dledger_console import bodies, rendering, sessions
+from dledger_console import cluster as cluster_module
 from dledger_console.bodies import MAX_CHARS, MAX_HEX_BYTES, body_of
+from dledger_console.cluster import Cluster
 from dledger_console.guarding import Names, is_loopback, is_same_origin
 from dledger_console.pages import ROWS_PER_PAGE, Search, select
 from dledger_console.server import _own_path
 from dledger_console.sessions import Patience, Sessions
+from dledger_remoting.codes import ResponseCode
+from dledger_remoting.errors import error_from_response
+from dledger_remoting.signatures import NOT_SIGNED
 
 PERSON = Credentials("person", "secret")
 
@@ -99,6 +107,67 @@ def test_the_number_of_counted_names_is_bounded(clock: Clock, monkeypatch: pytes
     for number in range(5):
         patience.note(str(number))
     assert [patience.seconds_left(str(number)) > 0 for number in range(5)] == [False, False, True, True, True]
+
+
+class Silent:
+    """Administrator of a cluster that answers what the test says, or not at all."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.asked = 0
+
+    async def groups(self) -> dict[str, object]:
+        self.asked += 1
+        if self.error is None:
+            await asyncio.get_running_loop().create_future()
+        raise self.error  # type: ignore[misc]  # the future never ends
+
+
+async def test_a_cluster_that_does_not_answer_is_asked_briefly_and_its_last_answer_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "PROBE_SECONDS", 0.001)
+    monkeypatch.setattr(cluster_module, "_STRANGERS_SECONDS", 0.0)
+    cluster, silent = Cluster(Access("127.0.0.1:1")), Silent()
+
+    async def admin_of(*_: object) -> Silent:
+        return silent
+
+    monkeypatch.setattr(Cluster, "admin_of", admin_of)
+    assert await cluster.answers_strangers()
+    silent.error = refusal(error_from_response(ResponseCode.NO_PERMISSION, NOT_SIGNED, {}))
+    assert not await cluster.answers_strangers()
+    silent.error = None
+    assert not await cluster.answers_strangers()
+    silent.error = DeadlineError("no answer")
+    assert not await cluster.answers_strangers()
+    monkeypatch.setattr(cluster_module, "_STRANGERS_SECONDS", 60.0)
+    asked = silent.asked
+    assert not await cluster.answers_strangers()
+    assert not await cluster.answers_strangers()
+    assert silent.asked == asked + 1
+
+
+async def test_viewers_share_an_answer_and_also_its_error() -> None:
+    cluster, asked = Cluster(Access("127.0.0.1:1")), []
+    gate = asyncio.Event()
+
+    async def ask() -> int:
+        asked.append(1)
+        await gate.wait()
+        if len(asked) > 1:
+            raise DeadlineError("no answer")
+        return len(asked)
+
+    both = [asyncio.create_task(cluster.share("key", 60.0, ask)) for _ in range(2)]
+    await asyncio.sleep(0)
+    both[0].cancel()  # a viewer who leaves takes nothing from the others
+    gate.set()
+    assert await both[1] == 1
+    assert await cluster.share("key", 60.0, ask) == 1
+    with pytest.raises(DeadlineError):
+        await cluster.share("key", 0.0, ask)
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
