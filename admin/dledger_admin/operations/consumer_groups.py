@@ -123,10 +123,10 @@ async def describe(admin: Admin, name: str, topic: str | None) -> GroupDescripti
 
 async def require_group(admin: Admin, name: str) -> SubscriptionGroupConfig:
     """Return the settings of a group. Raises `MissingError` if there is none."""
-    config = (await admin.groups()).get(name)
-    if config is None:
+    groups = await admin.groups()
+    if name not in groups:
         raise MissingError(f"there is no consumer group {name!r}", "`dledger group list` shows those that there are")
-    return config
+    return groups[name]
 
 
 async def create(admin: Admin, name: str, retries: int | None, policy: GroupRetryPolicy | None) -> GroupChange:
