@@ -48,7 +48,7 @@ PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 COMPILER = command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check fix sim golden proof explore mutants needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos screenshots wheel image audit lock clean
+.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check proto fix sim golden proof explore mutants needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos screenshots wheel image audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -132,6 +132,15 @@ check: $(DEV) ## format, lint, types, import contract, documentation, sentences;
 	$(BIN)/python .ci/configuration.py
 	$(BIN)/python .ci/facade.py
 	$(BIN)/python .ci/native_sources.py
+	@made=$$(mktemp -d) && $(call PROTOC,$$made) && for end in py pyi; do \
+	  cmp "$$made/$(PROTO)_pb2.$$end" "proxy/$(PROTO)_pb2.$$end" || { rm -rf "$$made"; echo "run make proto" >&2; exit 1; }; done; rm -rf "$$made"
+
+# The generated modules stand beside their definition. `make check` generates them elsewhere, and compares.
+PROTO = dledger_proxy/grpc/definition/messaging
+PROTOC = $(BIN)/python -m grpc_tools.protoc -Iproxy --python_out=$(1) --pyi_out=$(1) proxy/$(PROTO).proto
+
+proto: $(DEV) ## generate the modules of the gRPC interface from its .proto
+	$(call PROTOC,proxy)
 
 fix: $(DEV) ## format, fix what can be fixed mechanically, write what is made from other files (blocking classes, pages)
 	$(BIN)/ruff check --fix .

@@ -15,6 +15,7 @@ from dledger_base.config_keys.declared import Key
 from dledger_base.config_keys.page import aliases_of, limits_of, table_of
 from dledger_broker.config import KEYS as BROKER_KEYS
 from dledger_namesrv.config import KEYS as NAME_SERVER_KEYS
+from dledger_proxy.config import KEYS as PROXY_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/configuration.md")
@@ -26,13 +27,16 @@ def tables() -> dict[str, str]:
     sections: dict[str, list[Key]] = {}
     for key in BROKER_KEYS.settable:
         sections.setdefault(key.section.__name__, []).append(key)
-    broker, name_server = BROKER_KEYS.settable, NAME_SERVER_KEYS.settable
+    broker, name_server, proxy = BROKER_KEYS.settable, NAME_SERVER_KEYS.settable, PROXY_KEYS.settable
     return {name: table_of(keys) for name, keys in sections.items()} | {
         "limits of Broker": limits_of(key for key in BROKER_KEYS.by_name.values() if key.about.is_limit),
         "limits of NameServer": limits_of(key for key in NAME_SERVER_KEYS.by_name.values() if key.about.is_limit),
+        "limits of Proxy": limits_of(key for key in PROXY_KEYS.by_name.values() if key.about.is_limit),
         "NameServer": table_of(name_server),
+        "Proxy": table_of(proxy),
         "aliases of Broker": aliases_of(broker),
         "aliases of NameServer": aliases_of(name_server),
+        "aliases of Proxy": aliases_of(proxy),
     }
 
 

@@ -94,7 +94,8 @@ FACADES = {
         "        work(message.body)\n"
         "        consumer.ack(message)",
         is_checked=True,
-        undo={"receive": "_put_back"},
+        undo={"receive": "put_back"},
+        left_out=frozenset({"put_back"}),
     ),
     "sync_transactions": Facade(
         "SyncTransactionProducer",
@@ -115,7 +116,7 @@ FACADES = {
         "consumer",
         "Push consumer",
         "",
-        left_out=frozenset({"run_forever", "receive", "nack", "concurrency", "auto_ack"}),
+        left_out=frozenset({"run_forever", "receive", "nack", "concurrency", "auto_ack", "codec"}),
         options="ConsumerOptions",
     ),
 }
@@ -166,10 +167,11 @@ def _class_lines(facade: Facade, source: ast.ClassDef) -> Iterator[str]:
         yield "\n"
     if facade.is_checked:
         yield "@checked"
-    yield f"class {facade.name}(ClosedAfterUse):"
+    parameter = _type_parameter(source)
+    yield f"class {facade.name}(ClosedAfterUse{f', Generic{parameter}' if parameter else ''}):"
     if facade.options:
         yield f'    """The calls of a blocking `{facade.source}` that need nothing but its event loop."""\n'
-        yield f"    _client: {facade.source}\n    _blocking: Blocking\n"
+        yield f"    _client: {facade.source}{parameter}\n    _blocking: Blocking\n"
     else:
         example = f"\n\n{textwrap.indent(facade.example, '    ')}\n    " if facade.example else ""
         yield f'    """A blocking `{facade.source}`.{example}"""\n'
@@ -178,6 +180,12 @@ def _class_lines(facade: Facade, source: ast.ClassDef) -> Iterator[str]:
     for function in functions:
         if not function.name.startswith("_") and function.name not in NOT_CALLS | facade.left_out:
             yield from _call(facade, function, "run")
+
+
+def _type_parameter(source: ast.ClassDef) -> str:
+    """Return the parameter of a generic class in brackets, empty for any other class."""
+    generic = next((base for base in source.bases if ast.unparse(base).startswith("Generic[")), None)
+    return "" if generic is None else ast.unparse(generic).removeprefix("Generic")
 
 
 def _constructor(facade: Facade, function: Function) -> Iterator[str]:
@@ -212,7 +220,7 @@ def _call(facade: Facade, function: Function, run: str) -> Iterator[str]:
     yield from _docstring(facade, function, is_property=is_property)
     if not (is_property and function.name in facade.plain):
         access = f"self._blocking.{run}({access})"
-    note = "  # noqa: SLF001 -- its blocking form" if undo is not None else ""
+    note = "  # noqa: SLF001 -- its blocking form" if undo is not None and undo.startswith("_") else ""
     yield f"        {'' if returns == 'None' else 'return '}{access}{note}\n"
 
 

@@ -36,6 +36,7 @@ FEATURES: Final = {
         "failed sends of an unmodified client whose leader is killed",
         ("--client", "cpp", "--senders", "1", "--kills", "5"),
     ),
+    "telemetry": Feature("telemetry", "the client's processor time for OpenTelemetry's spans and metrics"),
     "spark": Feature("spark", "the speed of reads by Spark"),
     "spark-beside": Feature("spark_beside", "the cost of a Spark job to the producers beside it"),
 }

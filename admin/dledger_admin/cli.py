@@ -45,6 +45,7 @@ _COMMANDS: Final = {
     "demo": "demo:demo",
     "broker": "serve:broker",
     "namesrv": "serve:namesrv",
+    "proxy": "serve:proxy",
     "completion": "completion:completion",
 }
 """Command name to `module:attribute` below `dledger_admin.commands`."""
@@ -73,7 +74,7 @@ _SECTIONS: Final = {
         ),
     ),
     "Run and use": ("up", "down", "status", "console", "produce", "consume", "demo", "chaos"),
-    "Single processes, for service managers": ("broker", "namesrv"),
+    "Single processes, for service managers": ("broker", "namesrv", "proxy"),
     "Your shell": ("completion",),
 }
 

@@ -52,7 +52,7 @@ async def serve_http(
     app.on_response_prepare.append(_end_connection)
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
-    complaints, logger = _ComplaintFilter(), logging.getLogger("aiohttp.server")
+    complaints, logger = ComplaintFilter(), logging.getLogger("aiohttp.server")
     app.on_cleanup.append(lambda _: _remove_filter(logger, complaints))
     await runner.setup()
     logger.addFilter(complaints)
@@ -67,7 +67,7 @@ async def serve_http(
     return runner
 
 
-async def _remove_filter(logger: logging.Logger, complaints: _ComplaintFilter) -> None:
+async def _remove_filter(logger: logging.Logger, complaints: ComplaintFilter) -> None:
     logger.removeFilter(complaints)
 
 
@@ -76,7 +76,7 @@ async def _end_connection(_: web.Request, response: web.StreamResponse) -> None:
     response.force_close()
 
 
-class _ComplaintFilter:
+class ComplaintFilter:
     """Filter of aiohttp's log, since clients can bring each of its errors about: few lines, none if the client is gone.
 
     A client that speaks no HTTP causes one line instead of a traceback.

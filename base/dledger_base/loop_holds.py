@@ -6,9 +6,9 @@ node's work begins name the part it belongs to:
     with holds.part(APPLY):
         ...
 
-Work that is put off to the end of a turn counts for the part that its function names (`works_for`), or for its module,
-such as `features.pop.changes`. Work inside another part's work counts for the inner part only. Work on a worker's
-thread does not hold the loop, except garbage collections, which stop every thread.
+Work that is put off to the end of a turn counts for the part that its function names (`works_for`). If it names none,
+that is the function's module, such as `features.pop.changes`. Work inside another part's work counts for the inner part
+only. Work on a worker's thread does not hold the loop, except garbage collections, which stop every thread.
 """
 
 from __future__ import annotations

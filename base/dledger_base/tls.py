@@ -76,12 +76,19 @@ class TlsContext:
         """The context, and the certificate that it shows, in PEM (empty without one)."""
 
     @classmethod
-    def for_server(cls, files: TlsFiles, clients: ssl.VerifyMode = ssl.CERT_NONE) -> TlsContext:
-        """Make the context of a port. `clients` says whether the other side has to show a certificate."""
+    def for_server(
+        cls, files: TlsFiles, clients: ssl.VerifyMode = ssl.CERT_NONE, protocols: Sequence[str] = ()
+    ) -> TlsContext:
+        """Make the context of a port. `clients` says whether the other side has to show a certificate.
+
+        `protocols` are named to clients that ask for one (ALPN), such as `h2`.
+        """
 
         def make_context() -> ssl.SSLContext:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.verify_mode = clients
+            if protocols:
+                context.set_alpn_protocols(protocols)
             return context
 
         return cls(files, make_context)

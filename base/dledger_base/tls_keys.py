@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -105,10 +105,10 @@ class TlsPorts:
             )
         return None
 
-    def server_context(self) -> TlsContext | None:
+    def server_context(self, protocols: Sequence[str] = ()) -> TlsContext | None:
         """Return the TLS context of the ports for clients, None if they speak no TLS.
 
-        Raises `dledger.errors.ConfigError`.
+        `protocols` are those of `TlsContext.for_server`. Raises `dledger.errors.ConfigError`.
         """
         if self.tls == "off":
             return None
@@ -119,7 +119,7 @@ class TlsPorts:
             ("tls_cert_file", "tls_key_file", "tls_client_ca_file"),
             self.tls_crl_file,
         )
-        return TlsContext.for_server(files, _VERIFY_MODES[self.tls_client_certs])
+        return TlsContext.for_server(files, _VERIFY_MODES[self.tls_client_certs], protocols)
 
     def metrics_token(self) -> str | None:
         """Return the token that `/metrics` requires, None if it requires none. Raises `dledger.errors.ConfigError`."""

@@ -15,7 +15,7 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 from .accounts import AccessRule, AccountAdmin, AccountInfo
 from .admin import Admin
-from .consumer import Handler, PushConsumer
+from .consumer import PushConsumer
 from .errors import (
     ClientClosedError,
     ClientError,
@@ -38,7 +38,9 @@ from .errors import (
 )
 from .flow import FlowReason
 from .groups import GroupMember, QueueReader, QueueStatus
-from .messages import Message, MessageQueue, ReceivedMessage
+from .handling import Handler
+from .interception import Interceptor
+from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage, Settlement
 from .offers import Priority
 from .offsets import StartFrom
 from .orderly import OrderlyConsumer
@@ -65,7 +67,7 @@ from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncTransactionProducer
 from .tls import Tls
 from .topic_statistics import QueueRange, TopicStatistics
-from .transactions import Check, Decision, OpenTransaction, TransactionProducer
+from .transactions import Check, Decision, OpenTransaction, SyncCheck, TransactionProducer
 
 __all__ = [
     "AccessRule",
@@ -76,6 +78,7 @@ __all__ = [
     "ClassFilter",
     "ClientClosedError",
     "ClientError",
+    "Codec",
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
@@ -83,6 +86,7 @@ __all__ = [
     "CustomizedRetryPolicy",
     "DeadlineError",
     "Decision",
+    "DecodeError",
     "ExponentialRetryPolicy",
     "Filter",
     "FlowReason",
@@ -90,6 +94,7 @@ __all__ = [
     "GroupMember",
     "GroupRetryPolicy",
     "Handler",
+    "Interceptor",
     "InvalidArgumentError",
     "Message",
     "MessageQueue",
@@ -115,6 +120,7 @@ __all__ = [
     "RequestTimeoutError",
     "SendError",
     "SendResult",
+    "Settlement",
     "SilentServerError",
     "SimpleConsumer",
     "Sql",

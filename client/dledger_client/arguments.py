@@ -13,6 +13,7 @@ its value.
 | `Sequence`, `Iterable` | no `str` or `bytes`; all elements are checked, those of an iterator only by the call |
 | `Mapping`, `tuple`, a `NamedTuple`, a struct | all parts are checked; a plain tuple stands for a `NamedTuple` |
 | `Literal`, unions, `Callable`, `None`, other classes | values of the named kind |
+| a type variable | any value: the codec of the client judges it |
 """
 
 from __future__ import annotations
@@ -95,8 +96,12 @@ def check_of(annotation: object) -> Check:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in _SIMPLE_CHECKS:
         return _SIMPLE_CHECKS[annotation]
+    if isinstance(annotation, TypeVar):
+        return _accept
     if origin in (Union, UnionType):
-        return _make_union_check(arguments)
+        values = [alternative for alternative in arguments if isinstance(alternative, TypeVar)]
+        others = tuple(alternative for alternative in arguments if alternative not in values)
+        return _make_value_check(others) if values else _make_union_check(arguments)
     if origin is Literal:
         return _make_check(
             lambda value: isinstance(value, str) and value in arguments, f"one of {', '.join(arguments)}"
@@ -109,10 +114,14 @@ def check_of(annotation: object) -> Check:
         return _make_tuple_check({str(place): check_of(field) for place, field in enumerate(arguments)})
     if origin is Callable:
         return _make_check(callable, "a function")
+    value_hint: object = bytes  # the default of every type variable of the client
+    if isinstance(origin, type):  # a generic class with its parameter
+        annotation, value_hint = origin, arguments[0]
     if not isinstance(annotation, type):
         raise TypeError(f"there is no check for arguments of the type {annotation}")
     if issubclass(annotation, tuple | msgspec.Struct):
-        fields = {name: check_of(hint) for name, hint in get_type_hints(annotation).items()}
+        hints = get_type_hints(annotation).items()
+        fields = {name: check_of(value_hint if isinstance(hint, TypeVar) else hint) for name, hint in hints}
         return _make_tuple_check(fields) if issubclass(annotation, tuple) else _make_struct_check(annotation, fields)
     return _make_check(lambda value: isinstance(value, annotation), f"a {annotation.__name__}")
 
@@ -169,6 +178,24 @@ def _make_union_check(alternatives: tuple[object, ...]) -> Check:
         return (
             nested[0] if nested else Wrong("", value, " or ".join(dict.fromkeys(wrong.expected for wrong in failures)))
         )
+
+    return find_wrong
+
+
+def _accept(_value: object) -> Wrong | None:
+    """Accept a value of the application's own type: its codec judges it."""
+    return None
+
+
+def _make_value_check(classes: tuple[object, ...]) -> Check:
+    """Return the check for a value of the application's own type, or an instance of one of these classes."""
+    checks = [(get_origin(each) or each, check_of(each)) for each in classes]
+
+    def find_wrong(value: object) -> Wrong | None:
+        for kind, find_wrong_part in checks:
+            if isinstance(kind, type) and isinstance(value, kind):
+                return find_wrong_part(value)
+        return None
 
     return find_wrong
 

@@ -75,7 +75,7 @@ class Assignments:
         limits: PullLimits,
         flow: FlowControl,
         on_messages: Callable[[QueueFetcher], None],
-        settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
+        settle: Callable[[QueueFetcher, ReceivedMessage[object], Settlement], None],
         in_order: bool = False,
         with_locks: bool = False,
     ) -> None:

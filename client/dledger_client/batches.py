@@ -1,4 +1,4 @@
-"""Batches: splits the messages of one call by their ordering keys, and joins the results."""
+"""Batches: encodes the messages of one call, splits them by their ordering keys, and joins the results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .errors import SendError
-from .messages import Message
+from .messages import Codec, Message, T, encoded
 from .outgoing import OutgoingEncoder
 from .results import SendResult
 from .wire import Outgoing
@@ -22,6 +22,18 @@ class Part(NamedTuple):
     places: list[int]
     requests: list[Outgoing]
     unique_key: str | None
+
+
+def encoded_batch(messages: Sequence[T | Message[T]], codec: Codec[T] | None) -> list[Message | bytes]:
+    """Return messages with their bodies. Raises `InvalidArgumentError`, which says which of them has none."""
+    bodies: list[Message | bytes] = []
+    for place, message in enumerate(messages):
+        if codec is None and isinstance(message, bytes):
+            bodies.append(message)
+        else:
+            whole: Message[T] = message if isinstance(message, Message) else Message(message)
+            bodies.append(encoded(whole, codec, f"messages[{place}]"))
+    return bodies
 
 
 def parts_of(

@@ -114,7 +114,9 @@ class Blocking:
         work.close()
         raise ClientClosedError("the client is closed")
 
-    def settle(self, message: ReceivedMessage, settlement: Settlement, original: ReceivedMessage) -> None:
+    def settle(
+        self, message: ReceivedMessage[object], settlement: Settlement, original: ReceivedMessage[object]
+    ) -> None:
         """Acknowledge a message or give it back, on the loop, from any thread.
 
         Raises `ClientClosedError` in a forked process.

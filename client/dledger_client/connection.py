@@ -24,6 +24,7 @@ from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.hosts import split_host_port
 from dledger_remoting.signatures import Credentials, signed
 from dledger_remoting.speakers import Speaker, speaker_of
+from dledger_remoting.speech import is_for_another
 
 from .errors import (
     ClientClosedError,
@@ -33,6 +34,7 @@ from .errors import (
     TlsError,
     WrongServerError,
 )
+from .forks import give_up_at_fork
 from .surroundings import workers
 from .tls import Tls
 from .under_way import STOOD_STILL_SECONDS, Late, RequestsUnderWay
@@ -155,9 +157,7 @@ class Connection(asyncio.Protocol):
         to_leader: bool = False,
     ) -> RemotingCommand:
         """Send a request and wait for its answer. Raises the errors of `submit` and its future."""
-        command.opaque = self.next_opaque()
-        command.language = LanguageCode.PYTHON
-        self._sign(command)
+        self._complete(command)
         future = self.submit(
             *(command.opaque, encode_command(command), deadline),
             attempt_seconds=attempt_seconds,
@@ -174,13 +174,15 @@ class Connection(asyncio.Protocol):
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Send a request that is not answered. Raises `ConnectError` if the connection is closed."""
-        command.opaque = self.next_opaque()
-        command.language = LanguageCode.PYTHON
         command.flag |= FLAG_ONEWAY
-        self._sign(command)
+        self._complete(command)
         self.send_frame(encode_command(command))
 
-    def _sign(self, command: RemotingCommand) -> None:
+    def _complete(self, command: RemotingCommand) -> None:
+        """Number and sign a request. A request that a proxy sends for its client keeps that client's language."""
+        command.opaque = self.next_opaque()
+        if not is_for_another(command.ext):
+            command.language = LanguageCode.PYTHON
         if self.credentials is not None and command.code not in OPEN_CODES:
             command.ext = signed(command.ext, command.body, self.credentials)
 
@@ -231,6 +233,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=1 << 20)
+        give_up_at_fork(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._pending_requests.heard += 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Generic, Self
 
 import msgspec
 
@@ -18,16 +18,18 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.heartbeat import HeartbeatData
 from dledger_remoting.signatures import Credentials
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .assignments import Assignments
-from .callbacks import check_handler
 from .connection import Connection
 from .core import ClientCore, new_client_id
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
-from .fetcher import PullLimits, QueueFetcher, being_cancelled
+from .fetcher import PullLimits, QueueFetcher
 from .flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
+from .handling import Handler, Handling
+from .interception import Caller, ReceiveCall
 from .membership import Membership, heartbeat_of
-from .messages import MessageQueue, ReceivedMessage, Settlement, queues_in
+from .messages import Codec, MessageQueue, ReceivedMessage, Settlement, T, decoded, delivered, queues_in
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offers import Offers, Priority, priority_of
@@ -35,7 +37,8 @@ from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom,
 from .questions import QUESTION_CODES, OperatorQuestions, described
 from .rebalance import Strategy, StrategyName, strategy_named
 from .resets import RESET_CODES, take_request
-from .retries import RetrySender, pause_seconds
+from .retries import RetrySender
+from .settlements import Settlements
 from .stalls import QueueStall, StallWatch
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
 from .takers import CLOSE_TIMEOUT_SECONDS, Taker, Takers
@@ -44,17 +47,8 @@ from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
 
-_ORDERLY_RECONSUME_TIMES: Final = 16
-"""Default number of times that an orderly consumer tries a failed message again.
-
-No broker takes part in these retries.
-"""
-
 _CUT_OFF_SECONDS: Final = 1.0
 """Time limit in seconds for cancelled handlers to end."""
-
-Handler: TypeAlias = Callable[[ReceivedMessage], Awaitable[None]]
-"""Processes one message. An exception means that the message must come back later."""
 
 
 class _Running(msgspec.Struct, frozen=True):
@@ -64,13 +58,13 @@ class _Running(msgspec.Struct, frozen=True):
     assignments: Assignments
     membership: Membership
     offers: Offers
-    retries: RetrySender
+    settlements: Settlements
     stalls: StallWatch
     questions: OperatorQuestions
 
 
 @checked
-class PushConsumer:
+class PushConsumer(Generic[T]):
     """Reads its share of the subscribed topics' queues, as an async iterator or as the runner of a handler.
 
         async with PushConsumer("127.0.0.1:9876", "CG", {"orders": "*"}) as consumer:
@@ -105,6 +99,10 @@ class PushConsumer:
     of queues with higher ids come first, and messages of lower ids once these queues are drained. A function can return
     another priority for a queue. Names of topics and groups are those within `namespace`, if there is one; queues have
     the names that brokers know.
+
+    With a `codec` (`dledger_client.codecs`) each message has a `value`. A message whose body does not decode is not
+    handed out. It is logged, and counts as failed: it comes again, and becomes a dead letter in the end. A consumer
+    with `broadcast` has no retries, so it hands such a message out, and its `value` raises `DecodeError`.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class PushConsumer:
         name_servers: str | Sequence[str],
         group: str,
         subscriptions: str | Sequence[str] | Mapping[str, Filter],
-        handler: Handler | None = None,
+        handler: Handler[T] | None = None,
         *,
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         concurrency: int = 20,
@@ -141,6 +139,7 @@ class PushConsumer:
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
         keep_unreadable: bool = False,
+        codec: Codec[T] | None = None,
     ) -> None:
         at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size)
         at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
@@ -157,7 +156,7 @@ class PushConsumer:
         self._subscriptions = subscriptions_of(
             self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
         )
-        self._handler = None if handler is None else check_handler(handler)
+        self._codec = codec
         self._concurrency = concurrency
         self._auto_ack = auto_ack
         self._orderly = orderly
@@ -178,6 +177,12 @@ class PushConsumer:
         self._warn_after = warn_after
         self._client_id = client_id or new_client_id()
         self._tracer = tracer(trace, max_traces)
+        self._caller = Caller(self._client_id, group, namespace or "", self._name_servers, is_broadcast=broadcast)
+        self._handling = (
+            None
+            if handler is None
+            else Handling(self._caller, handler, codec, auto_ack=auto_ack, is_broadcast=broadcast)
+        )
 
         self._running: _Running | None = None
         self._workers: list[asyncio.Task[None]] = []
@@ -272,19 +277,27 @@ class PushConsumer:
             with_locks=self._queue_locks,
         )
         offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
-        retries = RetrySender(core, self._group, self._max_reconsume_times)
+        settlements = Settlements(
+            assignments,
+            offers,
+            RetrySender(core, self._caller, self._group, self._max_reconsume_times),
+            core,
+            in_order=self._orderly,
+            is_broadcast=self._strategy is None,
+            max_reconsume_times=self._max_reconsume_times,
+        )
         stalls = StallWatch(self._client_id, assignments.watched, self._warn_after)
         questions = self._make_operator_questions(assignments)
-        self._running = _Running(core, assignments, membership, offers, retries, stalls, questions)
+        self._running = _Running(core, assignments, membership, offers, settlements, stalls, questions)
         await self._await_name_server(core)
         core.start()
         if self._tracer is not None:
             self._tracer.start(core)
         core.keep(stalls.run, "watch for stalls")
         assignments.start()
-        if self._handler is not None:
+        if self._handling is not None:
             self._workers = [
-                core.keep(partial(self._handle_messages, self._handler), f"handler {number}")
+                core.keep(partial(self._handling.run, offers), f"handler {number}")
                 for number in range(self._concurrency)
             ]
 
@@ -293,7 +306,7 @@ class PushConsumer:
         return OperatorQuestions(
             self._group,
             self._namespace,
-            self._handler,
+            None if self._handling is None else self._handling.work_on,
             assignments.fetchers,
             subscriptions=consumer_data.subscription_data_set,
             properties=described(
@@ -354,40 +367,50 @@ class PushConsumer:
         if self._close_task is not None:
             await asyncio.wait((self._close_task,))
 
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        if self._handler is not None:
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage[T]]:
+        if self._handling is not None:
             raise InvalidArgumentError("this consumer has a handler; iterate over one without")
         return self
 
-    def __anext__(self) -> Coroutine[None, None, ReceivedMessage]:
+    def __anext__(self) -> Coroutine[None, None, ReceivedMessage[T]]:
         taker = asyncio.current_task()  # the task that calls, even if another task then awaits: `takers` says why
         message = self._takers.finish(taker)
         if message is not None and self._auto_ack:
             message.ack()
         return self._next_message_for(taker)
 
-    async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
+    async def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage[T]]:
         """Return up to `max_messages` messages, as soon as any arrives; none if none comes within `timeout` seconds.
 
         They must be acknowledged one by one, even with `auto_ack`. Raises `ClientClosedError` once the consumer is
         being closed.
         """
+        if (around := interception.interceptor) is None:
+            return await self._take(max_messages, timeout)
+        call = ReceiveCall(self._caller, "receive")
+        with around.receiving(call):
+            call.messages = messages = await self._take(max_messages, timeout)
+        return messages
+
+    async def _take(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage[T]]:
+        """Take messages as `receive` does, perhaps before the application asks for them."""
         at_least(1, max_messages=max_messages)
         offers = self._require_started().offers
-        messages: list[ReceivedMessage] = []
+        messages: list[ReceivedMessage[T]] = []
         try:
             async with asyncio.timeout(timeout):
-                first = await offers.next()
+                first = await self._next_message(offers)
         except TimeoutError:
             return messages
         if first is None:
             raise ClientClosedError("the consumer is closed")
         messages.append(first)
         while len(messages) < max_messages and (message := offers.take()) is not None:
-            messages.append(message)
+            if (readable := self._decoded(message)) is not None:
+                messages.append(readable)
         return messages
 
-    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+    def nack(self, message: ReceivedMessage[object], *, delay_s: float | None = None) -> None:
         """Give back a message that could not be processed, as `ReceivedMessage.retry` does."""
         message.retry(delay_s=delay_s)
 
@@ -396,20 +419,46 @@ class PushConsumer:
 
         Raises `DeadlineError` if some could not be committed.
         """
-        uncommitted = await self._require_started().assignments.commit()
-        if uncommitted:
-            raise DeadlineError(f"the offsets of {', '.join(map(str, sorted(uncommitted)))} could not be committed yet")
+        assignments = self._require_started().assignments
+        with interception.settling(self._caller, "commit"):
+            uncommitted = await assignments.commit()
+            if uncommitted:
+                listed = ", ".join(map(str, sorted(uncommitted)))
+                raise DeadlineError(f"the offsets of {listed} could not be committed yet")
 
-    async def _next_message_for(self, taker: Taker | None) -> ReceivedMessage:
+    async def _next_message_for(self, taker: Taker | None) -> ReceivedMessage[T]:
         self._takers.begin_to_ask(taker)
         message = None
         try:
-            message = await self._require_started().offers.next()
+            offers = self._require_started().offers
+            if (around := interception.interceptor) is None:
+                message = await self._next_message(offers)
+            else:
+                call = ReceiveCall(self._caller, "iterate")
+                with around.receiving(call):
+                    message = await self._next_message(offers)
+                    call.messages = () if message is None else (message,)
         finally:
             self._takers.end_to_ask(taker, message)
         if message is None:
             raise StopAsyncIteration
         return message
+
+    async def _next_message(self, offers: Offers) -> ReceivedMessage[T] | None:
+        """Return the next message that decodes, as soon as any arrives; None once the consumer is closed."""
+        while (message := await offers.next()) is not None:
+            if (readable := self._decoded(message)) is not None:
+                return readable
+        return None
+
+    def _decoded(self, message: ReceivedMessage) -> ReceivedMessage[T] | None:
+        """Return a message with its value. Returns None if it has none, and comes again for that reason."""
+        if self._strategy is None:  # it would not come again
+            return decoded(message, self._codec)
+        readable = delivered(message, self._codec)
+        if readable is None:
+            message.retry()
+        return readable
 
     async def _close_parts(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
@@ -426,7 +475,7 @@ class PushConsumer:
     async def _finish_work(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
             async with asyncio.timeout(self._close_timeout):
-                if self._handler is not None:
+                if self._handling is not None:
                     await asyncio.wait(self._workers)
                     await running.assignments.idle()
                 else:
@@ -448,59 +497,8 @@ class PushConsumer:
     def _offer(self, fetcher: QueueFetcher) -> None:
         self._require_started().offers.add(fetcher)
 
-    async def _handle_messages(self, handler: Handler) -> None:
-        offers = self._require_started().offers
-        while (message := await offers.next()) is not None:
-            try:
-                await handler(message)
-            except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                raise
-            # includes cancellations by other code, and panics of extensions, which are not an `Exception`
-            except BaseException:
-                if being_cancelled():
-                    raise
-                logger.exception("handler failed for message %s of %s", message.message_id, message.queue)
-                message.retry()
-            else:
-                if self._auto_ack:
-                    message.ack()
-
-    def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage, settlement: Settlement) -> None:
-        running = self._require_started()
-        if running.core.is_closed or not fetcher.finish(message) or not running.assignments.holds(fetcher):
-            return
-        if not settlement.again or self._strategy is None:
-            self._acknowledge(fetcher, message)
-        else:
-            fetcher.retrying[message.queue_offset] = running.core.loop.time() + (settlement.delay_s or 0.0)
-            running.core.spawn(
-                self._retry(running, fetcher, message, settlement.delay_s), f"retry {message.message_id}"
-            )
-
-    def _acknowledge(self, fetcher: QueueFetcher, message: ReceivedMessage) -> None:
-        fetcher.acknowledge(message.queue_offset)
-        if self._orderly:
-            self._offer(fetcher)
-
-    async def _retry(
-        self, running: _Running, fetcher: QueueFetcher, message: ReceivedMessage, delay_s: float | None
-    ) -> None:
-        limit = _ORDERLY_RECONSUME_TIMES if self._max_reconsume_times is None else self._max_reconsume_times
-        is_repeated_here = self._orderly and message.reconsume_times < limit
-        if is_repeated_here:
-            fetcher.try_again(message.queue_offset)
-        if not is_repeated_here and await running.retries.give_back(
-            message, delay_s, lambda: running.assignments.holds(fetcher), give_up=self._orderly
-        ):
-            fetcher.retrying.pop(message.queue_offset, None)
-            self._acknowledge(fetcher, message)
-            return
-        await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
-        fetcher.retrying.pop(message.queue_offset, None)
-        if not fetcher.revoked:
-            redelivered = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
-            fetcher.buffer.appendleft(redelivered)
-            self._offer(fetcher)
+    def _settle(self, fetcher: QueueFetcher, message: ReceivedMessage[object], settlement: Settlement) -> None:
+        self._require_started().settlements.settle(fetcher, message, settlement)
 
     def _heartbeat(self) -> HeartbeatData:
         return heartbeat_of(

@@ -127,7 +127,7 @@ async def pull(
     *,
     max_messages: int,
     suspend_seconds: float,
-    settle: Callable[[ReceivedMessage, Settlement], None] | None = None,
+    settle: Callable[[ReceivedMessage[object], Settlement], None] | None = None,
     keep_unreadable: bool = False,
     topic_created: int | None = None,
 ) -> PullResult:
@@ -247,7 +247,7 @@ class QueueFetcher:
         find_start: Callable[[], Awaitable[int]],
         creations: Creations,
         on_messages: Callable[[QueueFetcher], None],
-        settle: Callable[[QueueFetcher, ReceivedMessage, Settlement], None],
+        settle: Callable[[QueueFetcher, ReceivedMessage[object], Settlement], None],
         on_moved: MovedCallback,
     ) -> None:
         self.queue = queue
@@ -327,7 +327,7 @@ class QueueFetcher:
         self.in_work[message.queue_offset] = Taken(message.reconsume_times, self.waiting_since)
         return message
 
-    def finish(self, message: ReceivedMessage) -> bool:
+    def finish(self, message: ReceivedMessage[object]) -> bool:
         """Record that the taker of a message has finished it.
 
         Returns False if the message was not taken, or was finished before. It may have been handed out again since;

@@ -1,14 +1,15 @@
 """Messages and queues, as calls take and return them.
 
 Timestamps are milliseconds since 1970, offsets count from 0. A `MessageQueue` is a plain tuple
-`(topic, broker_group, queue_id)` with names.
+`(topic, broker_group, queue_id)` with names. A `Codec` turns values of the application into bodies, and back.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -22,8 +23,24 @@ from dledger_remoting.properties import parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 
 from .arguments import at_least, check
-from .errors import InvalidArgumentError, refusal
+from .errors import ClientError, InvalidArgumentError, refusal
 from .namespaces import NO_NAMESPACE, Namespace
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    T = DefaultTypeVar("T", default=bytes)
+    T_co = DefaultTypeVar("T_co", covariant=True, default=bytes)
+else:  # Python 3.11 knows no default, and needs none: without a codec the values are bytes
+    T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True)
+
+CONTENT_TYPE: Final = "contentType"
+"""Property with the content type of a body, under the name that Spring gives it in RocketMQ's messages."""
+
+logger = logging.getLogger(__name__)
+
+_MAX_REASON_CHARS: Final = 500
 
 
 class MessageQueue(NamedTuple):
@@ -44,8 +61,29 @@ def queues_in(queues: Iterable[tuple[str, str, int]]) -> list[MessageQueue]:
     return [MessageQueue(*queue) for queue in listed]
 
 
-class Message(msgspec.Struct, frozen=True):
-    """A message to send.
+@runtime_checkable
+class Codec(Protocol[T]):
+    """Turns values of one type into bodies of messages, and back. `dledger_client.codecs` has some.
+
+    Both methods may raise any `Exception` for what they cannot turn. They are called on the event loop.
+    """
+
+    @property
+    def content_type(self) -> str:
+        """The content type of all bodies, for example `application/json`."""
+        ...
+
+    def encode(self, value: T, /) -> bytes:
+        """Return the body for a value."""
+        ...
+
+    def decode(self, body: bytes, /) -> T:
+        """Return the value of a body."""
+        ...
+
+
+class Message(msgspec.Struct, Generic[T_co], frozen=True):
+    """A message to send. `body` is bytes, or a value for the codec of the producer.
 
     `key` is one key or several, by which the message can be found later. `tags` is the tag that subscriptions filter
     by. `properties` are the application's own; names and values must not contain the characters U+0001 and U+0002.
@@ -56,7 +94,7 @@ class Message(msgspec.Struct, frozen=True):
     keep the order of the calls.
     """
 
-    body: bytes
+    body: T_co
     key: str | Iterable[str] | None = None
     tags: str | None = None
     properties: Mapping[str, str] | None = None
@@ -66,30 +104,66 @@ class Message(msgspec.Struct, frozen=True):
     ordering_key: str | None = None
 
 
-def message_of(body: bytes | Message, given: Message) -> Message:
+def message_of(body: T | Message[T], given: Message) -> Message[T]:
     """Return the message to send: `body` with the other arguments, or `body` itself if it is a `Message`.
 
     Raises `InvalidArgumentError` if other arguments accompany a `Message`.
     """
-    if isinstance(body, bytes):
-        return msgspec.structs.replace(given, body=body)
+    if not isinstance(body, Message):
+        return cast("Message[T]", msgspec.structs.replace(given, body=body))
     if given != Message(b""):
         raise InvalidArgumentError(f"{given!r} is given beside a Message, which says by itself what it is")
     return body
 
 
+def encoded(message: Message[T], codec: Codec[T] | None, argument: str = "body") -> Message:
+    """Return a message with the body that `codec` makes of its value, and with the codec's content type.
+
+    A content type among the message's own properties stays. Raises `InvalidArgumentError`, which names the `argument`
+    of the call, if the value has no body.
+    """
+    if codec is None:
+        if not isinstance(message.body, bytes):
+            check(argument, message.body, bytes)
+        return cast("Message", message)
+    try:
+        body = codec.encode(message.body)
+    except Exception as error:
+        given, encoder = type(message.body).__name__, type(codec).__name__
+        raise InvalidArgumentError(
+            f"{argument} of type {given}: {encoder} cannot encode it: {_reason(error)}"
+        ) from error
+    check(f"{type(codec).__name__}.encode()", body, bytes)
+    properties = {CONTENT_TYPE: codec.content_type, **(message.properties or {})}
+    return cast("Message", msgspec.structs.replace(message, body=body, properties=properties))
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error in one line, however a library lays it out."""
+    return " ".join(str(error).split())[:_MAX_REASON_CHARS] or type(error).__name__
+
+
 class Settlement(NamedTuple):
     """End of a consumer's work on a message: it is finished, or is to be redelivered (`again`).
 
-    It is redelivered after `delay_s` seconds; None stands for the delay of the group's settings.
+    It is redelivered after `delay_s` seconds; None stands for the delay of the group's settings. With `give_up` it is
+    not redelivered but becomes a dead letter.
     """
 
     again: bool = False
     delay_s: float | None = None
+    give_up: bool = False
 
 
-class ReceivedMessage(msgspec.Struct, frozen=True):
-    """A message as a consumer sees it; the body is decompressed.
+class Decoding(msgspec.Struct, Generic[T_co], frozen=True):
+    """Result of decoding a body: its value, or the reason why it has none."""
+
+    value: T_co | None = None
+    reason: str | None = None
+
+
+class ReceivedMessage(msgspec.Struct, Generic[T_co], frozen=True):
+    """A message as a consumer sees it; the body is decompressed. `value` is what the consumer's codec makes of it.
 
     `topic` is the topic to which the message was sent, even if it came back through the group's retry topic. `queue` is
     the queue from which it was read, as brokers know it. `message_id` is the unique key, or the offset message id if
@@ -113,8 +187,23 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     stored_timestamp_ms: int
     reconsume_times: int
     flag: int = 0
-    settle: Callable[[ReceivedMessage, Settlement], None] | None = None
+    settle: Callable[[ReceivedMessage[object], Settlement], None] | None = None
     fault: str | None = None
+    decoding: Decoding[T_co] | None = None
+
+    @property
+    def value(self) -> T_co:
+        """The value of the body by the consumer's codec; without a codec, the body. Raises `DecodeError`."""
+        if self.decoding is None:
+            return cast("T_co", self.body)
+        if self.decoding.reason is not None:
+            raise DecodeError(self, self.decoding.reason)
+        return cast("T_co", self.decoding.value)
+
+    @property
+    def content_type(self) -> str | None:
+        """The content type that the producer has named, None without any."""
+        return self.properties.get(CONTENT_TYPE)
 
     @property
     def queue_id(self) -> int:
@@ -143,11 +232,79 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
         if self.settle is not None:
             self.settle(self, Settlement(again=True, delay_s=delay_s))
 
+    def reject(self) -> None:
+        """Give up on a message: it goes to the group's dead letter topic at once, and does not come again.
+
+        A broadcast consumer has no dead letters, so that this acknowledges its message. Without effect for pulled
+        messages.
+        """
+        if self.settle is not None:
+            self.settle(self, Settlement(again=True, give_up=True))
+
+
+class DecodeError(ClientError, ValueError):
+    """The body of a message is no value for the codec of its consumer.
+
+    `message` is the whole message, with its body as it came. `reason` says what is wrong with the body.
+    """
+
+    def __init__(self, message: ReceivedMessage[object], reason: str) -> None:
+        super().__init__(f"message {message.message_id} of {message.queue} does not decode: {reason}")
+        self.message = message
+        self.reason = reason
+
+
+def decoded(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage[T]:
+    """Return a message with its value, or with the reason for which it has none. Raises nothing."""
+    if codec is None:
+        return cast("ReceivedMessage[T]", message)
+    decoding: Decoding[T]
+    if message.fault is not None:
+        decoding = Decoding(reason=message.fault)
+    else:
+        try:
+            decoding = Decoding(codec.decode(message.body))
+        except Exception as error:
+            decoding = Decoding(reason=_reason(error))
+    return cast("ReceivedMessage[T]", msgspec.structs.replace(message, decoding=decoding))
+
+
+def undeliverable(message: ReceivedMessage[object]) -> DecodeError | None:
+    """Return why the delivery of a message with its value fails: its body does not decode. Returns None otherwise.
+
+    A message with a `fault` is delivered, because only readers that want such messages get any.
+    """
+    if message.fault is not None or message.decoding is None or message.decoding.reason is None:
+        return None
+    return DecodeError(message, message.decoding.reason)
+
+
+def log_undelivered(error: DecodeError) -> None:
+    """Log that the delivery of a message has failed because its body does not decode."""
+    message = error.message
+    logger.warning(
+        "message %s of %s is not delivered, it does not decode: %s", message.message_id, message.queue, error.reason
+    )
+
+
+def delivered(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage[T] | None:
+    """Return a message with its value. Returns None, and logs why, if its body does not decode: its delivery failed."""
+    result = decoded(message, codec)
+    if (error := undeliverable(result)) is None:
+        return result
+    log_undelivered(error)
+    return None
+
+
+def undecoded(message: ReceivedMessage[object]) -> ReceivedMessage:
+    """Return a message that its taker gives back as it came."""
+    return cast("ReceivedMessage", msgspec.structs.replace(message, decoding=None))
+
 
 def received_message(
     record: MessageRecord,
     queue: MessageQueue,
-    settle: Callable[[ReceivedMessage, Settlement], None] | None = None,
+    settle: Callable[[ReceivedMessage[object], Settlement], None] | None = None,
     namespace: Namespace = NO_NAMESPACE,
     *,
     keep_unreadable: bool = False,

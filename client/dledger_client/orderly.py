@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
-from .consumer import Handler, PushConsumer
+from .consumer import PushConsumer
 from .flow import FlowReason
-from .messages import MessageQueue, ReceivedMessage
+from .handling import Handler
+from .messages import Codec, MessageQueue, ReceivedMessage, T
 from .offers import Priority
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
@@ -24,7 +25,7 @@ from .tracing import DEFAULT_MAX_TRACES
 
 
 @checked
-class OrderlyConsumer:
+class OrderlyConsumer(Generic[T]):
     """Handles the messages of each queue in their order, while no other member of the group has the queue.
 
         async with OrderlyConsumer("127.0.0.1:9876", "ledgers", "accounts", handler) as consumer:
@@ -39,6 +40,9 @@ class OrderlyConsumer:
     dies, its queues come to others within about a minute. A lock lasts 30 s without a broker. If a handler runs longer
     than that, another member may handle its message, too: delivery is at least once. `priority` decides which queue's
     message is next, as in `PushConsumer`. `trace` and `max_traces` are those of `Producer`.
+
+    `codec` is that of `PushConsumer`. A message whose body does not decode fails in its place, as if its handler had
+    raised.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class OrderlyConsumer:
         name_servers: str | Sequence[str],
         group: str,
         subscriptions: str | Sequence[str] | Mapping[str, Filter],
-        handler: Handler,
+        handler: Handler[T],
         *,
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         concurrency: int = 20,
@@ -63,6 +67,7 @@ class OrderlyConsumer:
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         self._consumer = PushConsumer(
             name_servers,
@@ -86,6 +91,7 @@ class OrderlyConsumer:
             client_id=client_id,
             trace=trace,
             max_traces=max_traces,
+            codec=codec,
         )
 
     @property
@@ -146,7 +152,7 @@ class OrderlyConsumer:
         """Wait until the consumer is closed."""
         await self._consumer.run_forever()
 
-    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+    def nack(self, message: ReceivedMessage[object], *, delay_s: float | None = None) -> None:
         """Have a message tried again in its place, because it could not be processed.
 
         It is tried after `delay_s` seconds. Without that the pause grows, up to 10 s.

@@ -55,7 +55,7 @@ def popped_messages(
     return messages
 
 
-def check_point_of(message: ReceivedMessage) -> CheckPoint:
+def check_point_of(message: ReceivedMessage[object]) -> CheckPoint:
     """Return the check point of a popped message. Raises `InvalidArgumentError` if it has none."""
     text = message.properties.get(POP_CHECK_POINT)
     if text is None:

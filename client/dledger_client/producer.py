@@ -5,40 +5,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 import msgspec
 
-from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import IllegalOperation, InvalidParameter
 from dledger_remoting.headers import RecallMessageHeader, UnregisterClientHeader, encode_ext
 from dledger_remoting.heartbeat import HeartbeatData, ProducerData
+from dledger_remoting.properties import CORRELATION_ID, parse_properties
 from dledger_remoting.recalls import RecallHandle
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import HALF_TOPIC, validate_group
 from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
+from . import interception
 from .arguments import above_zero, at_least, checked
-from .batches import Part, parts_of, results_of
+from .batches import encoded_batch, parts_of, results_of
 from .connection import Connection
 from .core import ClientCore, new_client_id
-from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, SendError
-from .lanes import Lanes, refuse_two_choices
-from .messages import Message, MessageQueue, ReceivedMessage, message_of
+from .deliveries import Deliveries
+from .errors import ClientClosedError, InvalidArgumentError
+from .interception import Caller, ReceiveCall, SendCall, SendOperation
+from .lanes import refuse_two_choices
+from .messages import Codec, Message, MessageQueue, ReceivedMessage, T, encoded, message_of
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
-from .results import SendResult, results_in
-from .routes import queue_of_key
-from .sender import QueueChoice, Sender
+from .results import SendResult
+from .sender import Sender
 from .surroundings import wall_ms
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES, tracer
 from .window import CallsUnderWay, InFlightWindow
-from .wire import Outgoing
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Default time limit of a call in seconds. A group replaces its leader in less: a failover is a delay, no error."""
@@ -47,7 +50,7 @@ ATTEMPT_TIMEOUT_SECONDS: Final = 3.0
 
 
 @checked
-class Producer:
+class Producer(Generic[T]):
     """Sends messages to the leaders of a topic's broker groups. Use it as an async context manager.
 
         async with Producer("127.0.0.1:9876", group="PG") as producer:
@@ -57,7 +60,8 @@ class Producer:
     after refusals that may pass, for example of a node that is busy or does not lead. The outcome of an attempt is
     unknown if the connection was lost, or no answer came within `attempt_timeout`. Such an attempt is repeated only
     with `retry_unknown`, and may then store the message twice: delivery is *at least once*, as with RocketMQ. With
-    `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose `outcome` is `"unknown"`.
+    `retry_unknown=False` it is *at most once*: the call raises a `SendError` whose `outcome` is `"unknown"`. With
+    `retry_busy=False`, a refusal by a busy node or a quota is raised at once, for callers that slow down by themselves.
 
     With `idempotent`, for all sends or a single send, the broker group answers a repeated attempt as it answered
     the first, and stores nothing again. Attempts of unknown outcome are then always repeated, to the same broker group.
@@ -77,6 +81,8 @@ class Producer:
     With `trace`, the fate of each message is written to the topic `RMQ_SYS_TRACE_TOPIC`, or to the topic that `trace`
     names, for `Admin.message_trace`. Traces neither delay nor fail a send. At most `max_traces` traces wait;
     `traces_dropped` counts those that do not fit or cannot be sent. One-way sends leave no trace.
+
+    Bodies are bytes. With a `codec` they are values, of which it makes the bytes (`dledger_client.codecs`).
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Producer:
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
         retry_unknown: bool = True,
+        retry_busy: bool = True,
         idempotent: bool = False,
         compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
         max_message_bytes: int = 4 * 1024 * 1024,
@@ -99,6 +106,7 @@ class Producer:
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
@@ -116,23 +124,25 @@ class Producer:
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
+        self._retry_busy = retry_busy
         self._idempotent = idempotent
         self._client_id = client_id or new_client_id()
+        self._caller = Caller(self._client_id, group, namespace or "", self._name_servers)
         self._encoder = OutgoingEncoder(
             compress_over_bytes=compress_over_bytes,
             max_message_bytes=max_message_bytes,
             max_batch_bytes=max_batch_bytes,
             instance_id=namespace,
         )
+        self._codec = codec
         self._tracer = tracer(trace, max_traces)
         self._window = InFlightWindow(max_in_flight, max_in_flight_bytes)
         self._calls = CallsUnderWay()
         self._closing = False
-        self._lanes = Lanes()
         self._pending_requests = RequestsThatWait()
         self._check_handler: Callable[[Connection, RemotingCommand], None] | None = None
         self._core: ClientCore | None = None
-        self._sender: Sender | None = None
+        self._deliveries: Deliveries | None = None
 
     async def start(self) -> None:
         """Begin to keep routes up to date. No name server needs to be there yet."""
@@ -146,9 +156,14 @@ class Producer:
             credentials=self._credentials,
             tls=self._tls,
         )
-        self._sender = Sender(
-            self._core, self._group, attempt_timeout=self._attempt_timeout, retry_unknown=self._retry_unknown
+        sender = Sender(
+            self._core,
+            self._group,
+            attempt_timeout=self._attempt_timeout,
+            retry_unknown=self._retry_unknown,
+            retry_busy=self._retry_busy,
         )
+        self._deliveries = Deliveries(self._core, sender, self._window, self._group, self._tracer)
         self._core.start()
         if self._tracer is not None:
             self._tracer.start(self._core)
@@ -190,7 +205,7 @@ class Producer:
     async def send(
         self,
         topic: str,
-        body: bytes | Message,
+        body: T | Message[T],
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -216,22 +231,34 @@ class Producer:
         may have been stored.
         """
         with self._calls:
+            arguments = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
+            message = encoded(message_of(body, arguments), self._codec)
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic, queue)
             is_idempotent = self._idempotent if idempotent is None else idempotent
-            arguments = Message(b"", key, tags, properties, unique_key, delay_s, deliver_at, ordering_key)
-            message = message_of(body, arguments)
             refuse_two_choices(queue, [message.ordering_key])
-            outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
-            if message.ordering_key is None:
-                choose = self._make_queue_choice(queue, message.unique_key if is_idempotent else None)
-                return (await self._send(outgoing, choose, deadline))[0]
-            return (await self._send_in_lane([outgoing], topic, message.ordering_key, deadline))[0]
+            if (around := interception.interceptor) is None:
+                return (await self._send_one(topic, queue, deadline, is_idempotent, [message]))[0]
+            call = self._call("send", topic, [message], idempotent=is_idempotent)
+            send = partial(self._send_one, topic, queue, deadline, is_idempotent)
+            return (await interception.send(around, call, send))[0]
+
+    async def _send_one(
+        self, topic: str, queue: MessageQueue | None, deadline: float, is_idempotent: bool, messages: Sequence[Message]
+    ) -> list[SendResult]:
+        """Send a single message."""
+        (message,) = messages
+        outgoing = self._encoder.encode(topic, message, idempotent=is_idempotent)
+        _, deliveries = self._require_started()
+        if message.ordering_key is not None:
+            return await deliveries.send_in_lane([outgoing], topic, message.ordering_key, deadline)
+        choose = deliveries.choice(queue, message.unique_key if is_idempotent else None)
+        return await deliveries.send(outgoing, choose, deadline)
 
     async def send_batch(
         self,
         topic: str,
-        messages: Sequence[Message | bytes],
+        messages: Sequence[T | Message[T]],
         *,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
@@ -249,25 +276,33 @@ class Producer:
         `send`; `SendError.stored` has the results of the messages acknowledged before.
         """
         with self._calls:
+            bodies = encoded_batch(messages, self._codec)
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic, queue)
             is_idempotent = self._idempotent if idempotent is None else idempotent
-            parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
-            refuse_two_choices(queue, [part.ordering_key for part in parts])
-            if len(parts) == 1:
-                return await self._send_part(topic, parts[0], queue, deadline)
-            sends = [self._send_part(topic, part, queue, deadline) for part in parts]
-            return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
+            send = partial(self._send_batch, topic, queue, deadline, is_idempotent, ordering_key)
+            if (around := interception.interceptor) is None or not bodies:
+                return await send(bodies)
+            given = [body if isinstance(body, Message) else Message(body) for body in bodies]
+            call = self._call("send_batch", topic, given, idempotent=is_idempotent)
+            return list(await interception.send(around, call, send))
 
-    async def _send_part(self, topic: str, part: Part, queue: MessageQueue | None, deadline: float) -> list[SendResult]:
-        if part.ordering_key is not None:
-            return await self._send_in_lane(part.requests, topic, part.ordering_key, deadline)
-        results: list[SendResult] = []
-        choose = self._make_queue_choice(queue, part.unique_key if part.requests[0].idempotent else None)
-        for request in part.requests:
-            await self._send_next(request, choose, deadline, results)
-            choose = self._make_queue_choice(_queue_of(results[-1]))
-        return results
+    async def _send_batch(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        deadline: float,
+        is_idempotent: bool,
+        ordering_key: str | None,
+        messages: Sequence[Message | bytes],
+    ) -> list[SendResult]:
+        parts = parts_of(self._encoder, topic, messages, ordering_key, idempotent=is_idempotent)
+        refuse_two_choices(queue, [part.ordering_key for part in parts])
+        _, deliveries = self._require_started()
+        if len(parts) == 1:
+            return await deliveries.send_part(topic, parts[0], queue, deadline)
+        sends = [deliveries.send_part(topic, part, queue, deadline) for part in parts]
+        return results_of(parts, await asyncio.gather(*sends, return_exceptions=True))
 
     async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Recall a message that is to be delivered later, by its `SendResult.recall_handle`. Returns its unique key.
@@ -278,7 +313,8 @@ class Producer:
         """
         with self._calls:
             deadline = self._deadline(timeout)
-            core, sender = self._require_started()
+            core, deliveries = self._require_started()
+            sender = deliveries.sender
             try:
                 decoded = RecallHandle.decode(handle)
             except IllegalOperation as error:
@@ -296,7 +332,7 @@ class Producer:
     async def send_oneway(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -308,24 +344,19 @@ class Producer:
         Waits while the broker reads too slowly. Raises `SendError` if no broker takes the message before the deadline.
         """
         with self._calls:
+            message = encoded(Message(body, key, tags, properties), self._codec)
             deadline = self._deadline(timeout)
             topic = self._resolve_topic(topic)
-            outgoing = self._encoder.encode(topic, Message(body, key, tags, properties))
-            core, sender = self._require_started()
-            try:
-                queue = sender.next_queue(await sender.route(topic, deadline))
-                address = await core.routes.group(queue.broker_group).target(deadline)
-                connection = await core.pool.get(address, deadline)
-                async with asyncio.timeout_at(deadline):
-                    await connection.writable()
-                if core.loop.time() >= deadline:  # only a wait notices the deadline, and nothing above had to wait
-                    raise TimeoutError
-                sender.send_oneway(outgoing, queue, address)
-            except TimeoutError:
-                error = DeadlineError("no leader took it before the deadline")
-                raise SendError(topic, 0, "not_sent", error) from error
-            except ClientError as error:
-                raise SendError(topic, 0, "not_sent", error) from error
+            _, deliveries = self._require_started()
+
+            async def send(messages: Sequence[Message]) -> list[SendResult]:
+                await deliveries.send_oneway(self._encoder.encode(topic, messages[0]), deadline)
+                return []
+
+            if (around := interception.interceptor) is None:
+                await send([message])
+            else:
+                await interception.send(around, self._call("send_oneway", topic, [message]), send)
 
     def _set_check_handler(self, handler: Callable[[Connection, RemotingCommand], None]) -> None:
         """Set the handler of brokers' requests, before the start; for producers of transactions."""
@@ -334,7 +365,7 @@ class Producer:
     async def request(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -347,23 +378,27 @@ class Producer:
         message is stored then, and may be worked on later.
         """
         with self._calls:
+            message = encoded(Message(body, key, tags, properties), self._codec)
             deadline = self._deadline(timeout)
             core, _ = self._require_started()
             with self._pending_requests.one_more(core.client_id, deadline) as (property_text, reply):
-                await self._send_with_properties(
-                    topic, Message(body, key, tags, properties), property_text, 0, deadline
-                )
-                return await in_time(reply, topic, deadline)
+                await self._send_with_properties("request", topic, message, property_text, 0, deadline)
+                if (around := interception.interceptor) is None:
+                    return await in_time(reply, topic, deadline)
+                call = ReceiveCall(self._caller, "reply")
+                with around.receiving(call):
+                    call.messages = (await in_time(reply, topic, deadline),)
+                return reply.result()
 
     async def reply(
         self,
-        message: ReceivedMessage,
+        message: ReceivedMessage[object],
         body: bytes,
         *,
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Reply to a request. Its producer has the reply when this returns.
+        """Reply to a request, with bytes. Its producer has the reply when this returns.
 
         Raises `InvalidArgumentError` if the message is no request, `RefusedError` if its producer is gone, and
         `DeadlineError`.
@@ -372,8 +407,19 @@ class Producer:
             deadline = self._deadline(timeout)
             core, _ = self._require_started()
             reply_address = asked_by(message)
-            outgoing = self._encoder.encode(reply_address.topic, Message(body, properties=properties))
-            await pass_reply_on(core, message.queue.broker_group, self._group, reply_address, outgoing, deadline)
+
+            async def send(messages: Sequence[Message]) -> list[SendResult]:
+                outgoing = self._encoder.encode(reply_address.topic, messages[0])
+                await pass_reply_on(core, message.queue.broker_group, self._group, reply_address, outgoing, deadline)
+                return []
+
+            replies = [Message(body, properties=properties)]
+            if (around := interception.interceptor) is None:
+                await send(replies)
+            else:
+                call = self._call("reply", reply_address.topic, replies)
+                call.asked_by = message
+                await interception.send(around, call, send)
 
     def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
         """Handle a request of a broker."""
@@ -385,18 +431,32 @@ class Producer:
     async def _send_half(self, topic: str, message: Message, property_text: str, sys_flag: int) -> SendResult:
         """Send a transaction's message, with the properties that mark it as one. Raises the errors of `send`."""
         with self._calls:
-            return await self._send_with_properties(topic, message, property_text, sys_flag, self._deadline(None))
+            deadline = self._deadline(None)
+            return await self._send_with_properties("begin", topic, message, property_text, sys_flag, deadline)
 
     async def _send_with_properties(
-        self, topic: str, message: Message, property_text: str, sys_flag: int, deadline: float
+        self, operation: SendOperation, topic: str, message: Message, text: str, sys_flag: int, deadline: float
     ) -> SendResult:
-        """Send a message with the properties of `property_text` before its own: the application cannot set them."""
+        """Send a message with the properties of `text` before its own: the application cannot set them."""
         topic = self._resolve_topic(topic)
-        encoded = self._encoder.encode(topic, message)
-        outgoing = msgspec.structs.replace(
-            encoded, properties=property_text + encoded.properties, sys_flag=encoded.sys_flag | sys_flag
-        )
-        return (await self._send(outgoing, self._make_queue_choice(None), deadline))[0]
+
+        async def send(messages: Sequence[Message]) -> list[SendResult]:
+            plain = self._encoder.encode(topic, messages[0])
+            properties, flags = text + plain.properties, plain.sys_flag | sys_flag
+            outgoing = msgspec.structs.replace(plain, properties=properties, sys_flag=flags)
+            _, deliveries = self._require_started()
+            return await deliveries.send(outgoing, deliveries.choice(None), deadline)
+
+        if (around := interception.interceptor) is None:
+            return (await send([message]))[0]
+        call = self._call(operation, topic, [message])
+        call.conversation_id = parse_properties(text).get(CORRELATION_ID)
+        return (await interception.send(around, call, send))[0]
+
+    def _call(
+        self, operation: SendOperation, topic: str, messages: Sequence[Message], *, idempotent: bool = False
+    ) -> SendCall:
+        return SendCall(self._caller, operation, self._namespace.plain(topic), messages, idempotent)
 
     async def _ask_leader(self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float) -> None:
         """Ask a broker group's leader a question that can be repeated. Raises `RefusedError` or `DeadlineError`."""
@@ -411,62 +471,12 @@ class Producer:
         Raises `NoRouteError`.
         """
         deadline = self._deadline(timeout)
-        _, sender = self._require_started()
-        return (await sender.route(self._namespace.full(topic), deadline)).all_writable
+        _, deliveries = self._require_started()
+        return (await deliveries.sender.route(self._namespace.full(topic), deadline)).all_writable
 
     def _trace(self, trace: Trace) -> None:
         if self._tracer is not None:
             self._tracer.add(trace)
-
-    async def _send(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
-        delivery = self._deliver(outgoing, choose, deadline)
-        return await (delivery if self._tracer is None else self._tracer.traced(outgoing, self._group, delivery))
-
-    async def _deliver(self, outgoing: Outgoing, choose: QueueChoice, deadline: float) -> list[SendResult]:
-        _, sender = self._require_started()
-        size = outgoing.size_bytes
-        try:
-            await self._window.acquire(size, deadline)
-        except TimeoutError:
-            error = DeadlineError("too many sends are under way, and none ended before the deadline")
-            raise SendError(outgoing.topic, 0, "not_sent", error) from error
-        try:
-            delivered = await sender.deliver(outgoing, choose, deadline)
-        finally:
-            self._window.release(size)
-        return results_in(
-            outgoing,
-            delivered.queue.broker_group,
-            delivered.placement,
-            replicated=delivered.code == ResponseCode.SUCCESS,
-            maybe_stored=delivered.maybe_stored,
-        )
-
-    async def _send_next(
-        self, outgoing: Outgoing, choose: QueueChoice, deadline: float, results: list[SendResult]
-    ) -> None:
-        """Send one of several requests. An error carries the results of the requests before it."""
-        try:
-            results += await self._send(outgoing, choose, deadline)
-        except SendError as error:
-            error.stored = tuple(results)
-            raise
-
-    async def _send_in_lane(
-        self, requests: Sequence[Outgoing], topic: str, ordering_key: str, deadline: float
-    ) -> list[SendResult]:
-        _, sender = self._require_started()
-        results: list[SendResult] = []
-        async with self._lanes.turn(sender, topic, ordering_key, deadline) as choose:
-            for request in requests:
-                await self._send_next(request, choose, deadline, results)
-        return results
-
-    def _make_queue_choice(self, queue: MessageQueue | None, unique_key: str | None = None) -> QueueChoice:
-        _, sender = self._require_started()
-        if queue is not None:
-            return lambda _: MessageQueue(*queue)
-        return sender.next_queue if unique_key is None else lambda route: queue_of_key(route, unique_key)
 
     def _deadline(self, timeout: float | None) -> float:
         core, _ = self._require_started()
@@ -486,14 +496,10 @@ class Producer:
             validate_destination(full_topic)
         return full_topic
 
-    def _require_started(self) -> tuple[ClientCore, Sender]:
-        if self._core is None or self._sender is None:
+    def _require_started(self) -> tuple[ClientCore, Deliveries]:
+        if self._core is None or self._deliveries is None:
             raise ClientClosedError("the producer is not started: use 'async with Producer(...)'")
-        return self._core, self._sender
+        return self._core, self._deliveries
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self._client_id, producer_data_set=[ProducerData(self._group)])
-
-
-def _queue_of(result: SendResult) -> MessageQueue:
-    return MessageQueue(result.topic, result.broker_group, result.queue_id)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Generic, NamedTuple, Self
 
 import msgspec
 
@@ -21,12 +21,14 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
 from .empty_answers import EmptyAnswers, Placed
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .fetcher import MIN_PAUSE_SECONDS, pull
-from .messages import MessageQueue, ReceivedMessage, queues_in
+from .interception import Caller, ReceiveCall
+from .messages import Codec, MessageQueue, ReceivedMessage, T, decoded, queues_in
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .offsets import Creations, Position, QueueOffsets
@@ -48,7 +50,7 @@ class _Pull(NamedTuple):
 
 
 @checked
-class PullConsumer:
+class PullConsumer(Generic[T]):
     """Reads assigned queues from any position. Positions are committed only by `commit`.
 
         async with PullConsumer("127.0.0.1:9876", "CG") as consumer:
@@ -62,6 +64,9 @@ class PullConsumer:
     until `timeout` seconds are over, then `ClientError` is raised. This limits the wait of an offset request, and the
     time for which a queue may be unreadable before `poll` raises. With `keep_unreadable` a message whose body cannot be
     read has a `fault`. Otherwise `poll` raises, and its queue stops there until `seek`.
+
+    With a `codec` (`dledger_client.codecs`) each message has a `value`. If its body does not decode, `value` raises
+    `DecodeError`, which has the message; reading goes on.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class PullConsumer:
         tls: Tls | None = None,
         client_id: str | None = None,
         keep_unreadable: bool = False,
+        codec: Codec[T] | None = None,
     ) -> None:
         above_zero(timeout=timeout)
         try:
@@ -91,6 +97,7 @@ class PullConsumer:
         self._timeout = timeout
         self._client_id = client_id
         self._keep_unreadable = keep_unreadable
+        self._codec = codec
         self._core: ClientCore | None = None
         self._positions: dict[MessageQueue, int] = {}
         self._failing_since: dict[MessageQueue, float] = {}
@@ -209,7 +216,7 @@ class PullConsumer:
         for queue in self._select_queues(queues):
             self._set_position(queue, await self._offsets.end(queue, self._deadline()))
 
-    async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
+    async def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage[T]]:
         """Return up to `max_messages` messages of the assigned queues, those of one queue in order.
 
         Returns as soon as some have come. Returns an empty list if none come within `timeout` seconds, or up to 5 s
@@ -219,6 +226,15 @@ class PullConsumer:
         Raises `ClientError` if a queue is permanently refused, or was not readable for the consumer's `timeout`, and no
         other queue has brought messages. The next poll continues where reading stopped.
         """
+        if (around := interception.interceptor) is None:
+            return await self._poll(max_messages, timeout)
+        topics = {queue.topic for queue in self._positions}
+        call = ReceiveCall(self._caller, "poll", self._namespace.plain(topics.pop()) if len(topics) == 1 else None)
+        with around.receiving(call):
+            call.messages = messages = await self._poll(max_messages, timeout)
+        return messages
+
+    async def _poll(self, max_messages: int, timeout: float) -> list[ReceivedMessage[T]]:
         at_least(1, max_messages=max_messages)
         core = self._require_started()
         if not self._positions:
@@ -242,13 +258,14 @@ class PullConsumer:
             if not messages:
                 for ended_pull in ended_pulls.values():
                     ended_pull.task.result()  # raises the error of a failed pull
-        return messages
+        return [decoded(message, self._codec) for message in messages]
 
     async def commit(self, queues: Iterable[tuple[str, str, int]] | None = None) -> None:
         """Commit the positions of these queues for the group; of all assigned queues by default."""
         self._require_started()
         deadline = self._deadline()
-        await asyncio.gather(*(self._commit(queue, deadline) for queue in self._select_queues(queues)))
+        with interception.settling(self._caller, "commit"):
+            await asyncio.gather(*(self._commit(queue, deadline) for queue in self._select_queues(queues)))
 
     async def _commit(self, queue: MessageQueue, deadline: float) -> None:
         """Commit a position. It is read in turn: a pull that learns of a reset moves it, and waits for its turn."""
@@ -323,7 +340,7 @@ class PullConsumer:
             messages += received[:room]
             self._positions[queue] = next_offset if len(received) <= room else received[room].queue_offset
 
-    def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
+    def _put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
         """Move the positions back to messages that the caller of `poll` has not got. A commit would skip them."""
         for message in reversed(messages):
             if message.queue in self._positions:
@@ -410,6 +427,11 @@ class PullConsumer:
 
     def _deadline(self) -> float:
         return self._require_started().loop.time() + self._timeout
+
+    @property
+    def _caller(self) -> Caller:
+        group, namespace = self._namespace.plain(self._group), self._namespace.name or ""
+        return Caller(self._require_started().client_id, group, namespace, self._name_servers)
 
     def _require_started(self) -> ClientCore:
         if self._core is None:

@@ -106,7 +106,7 @@ class Asked(NamedTuple):
     marks: str
 
 
-def asked_by(message: ReceivedMessage) -> Asked:
+def asked_by(message: ReceivedMessage[object]) -> Asked:
     """Return the reply address of a message. Raises `InvalidArgumentError` if the message asks for no reply."""
     reply_properties = {name: message.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER)}
     missing = [name for name, value in reply_properties.items() if not value]

@@ -26,8 +26,10 @@ from dledger_remoting.properties import format_properties
 from dledger_remoting.recalls import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.topics import retry_topic
 
+from . import interception
 from .core import ClientCore
 from .errors import ClientError, RefusedError
+from .interception import Caller, SettleCall
 from .messages import ReceivedMessage
 from .outgoing import COMPRESS_OVER_BYTES
 from .sender import Sender
@@ -42,7 +44,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _FIRST_RETRY_DELAY_LEVEL: Final = 3
 _LOGGED_FAILURES: Final = 5
 """Number of failures in a row to give a message back that are logged as warnings."""
-_DEAD_LETTER_LEVEL: Final = -1
+DEAD_LETTER_LEVEL: Final = -1
 """Delay level of a message that is not to come again."""
 _NOT_SUPPORTED_CODES: Final = frozenset({int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
@@ -63,15 +65,21 @@ def level_of(delay_s: float) -> int:
 class RetrySender:
     """Gives messages of one consumer group back."""
 
-    def __init__(self, core: ClientCore, consumer_group: str, max_reconsume_times: int | None) -> None:
+    def __init__(self, core: ClientCore, caller: Caller, consumer_group: str, max_reconsume_times: int | None) -> None:
         self._core = core
+        self._caller = caller
         self._consumer_group = consumer_group
         self._max_reconsume_times = max_reconsume_times
         self._sender = Sender(core, consumer_group, attempt_timeout=3.0, retry_unknown=True)
         self._is_send_back_supported = True
 
     async def give_back(
-        self, message: ReceivedMessage, delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool = False
+        self,
+        message: ReceivedMessage[object],
+        delay_s: float | None,
+        is_held: Callable[[], bool],
+        *,
+        give_up: bool = False,
     ) -> bool:
         """Give a message back. Returns True once the copy is stored; until then the message stays unacknowledged.
 
@@ -81,6 +89,16 @@ class RetrySender:
         Returns False if there can be no copy of this message, or as soon as `is_held` is false. The present owner of
         the queue then gets the message itself.
         """
+        if (around := interception.interceptor) is None:
+            return await self._give_back(message, delay_s, is_held, give_up=give_up)
+        call = SettleCall(self._caller, "dead_letter" if give_up else "retry", (message,))
+        with around.settling(call):
+            call.succeeded = await self._give_back(message, delay_s, is_held, give_up=give_up)
+        return call.succeeded
+
+    async def _give_back(
+        self, message: ReceivedMessage[object], delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool
+    ) -> bool:
         failures = 0
         while is_held():
             try:
@@ -104,7 +122,7 @@ class RetrySender:
                 failures += 1
         return False
 
-    async def _ask_broker(self, message: ReceivedMessage, delay_s: float | None, *, give_up: bool) -> bool:
+    async def _ask_broker(self, message: ReceivedMessage[object], delay_s: float | None, *, give_up: bool) -> bool:
         """Ask the broker to store a copy, and return whether it has. Raises `ClientError`.
 
         It stores none if it does not support the request, or refuses it permanently. For example its record is gone, or
@@ -114,7 +132,7 @@ class RetrySender:
         header = ConsumerSendBackHeader(
             offset=message.physical_offset,
             group=self._consumer_group,
-            delay_level=_DEAD_LETTER_LEVEL if give_up else level,
+            delay_level=DEAD_LETTER_LEVEL if give_up else level,
             delay_time_millis=None if delay_s is None else ceil(delay_s * 1000),
             origin_msg_id=message.properties.get(names.ORIGIN_MESSAGE_ID, message.offset_message_id),
             origin_topic=self._core.namespace.full(message.topic),
@@ -138,7 +156,7 @@ class RetrySender:
         self._is_send_back_supported = response.code == ResponseCode.SUCCESS
         return self._is_send_back_supported
 
-    async def _send_copy(self, message: ReceivedMessage, *, give_up: bool) -> None:
+    async def _send_copy(self, message: ReceivedMessage[object], *, give_up: bool) -> None:
         deliveries = message.reconsume_times + 1
         limit = 0 if give_up else self._max_reconsume_times  # with 0 it is a dead letter
         properties = {

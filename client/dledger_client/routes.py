@@ -28,7 +28,7 @@ from dledger_remoting.headers import IncludeAbsentHeader, RouteHeader, RouteWatc
 from dledger_remoting.route import TopicRouteData, decode_route, without_aliases
 from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_inherited, is_readable, is_writable
 
-from .errors import ClientClosedError, ClientError, NoNameServerError, NoRouteError, refusal
+from .errors import ClientClosedError, ClientError, DeadlineError, NoNameServerError, NoRouteError, refusal
 from .leaders import BrokerGroup
 from .messages import MessageQueue
 from .nameservers import NameServers
@@ -184,7 +184,8 @@ class RouteTable:
                     raise ClientClosedError("the client is closed")
                 return task.result()
             except TimeoutError:
-                raise last_error or NoRouteError(topic, "no name server answered before the call's deadline") from None
+                late = DeadlineError("none before the call's deadline")
+                raise last_error or NoNameServerError(self._name_servers.addresses, late) from None
             except NoNameServerError as error:
                 last_error = error
 

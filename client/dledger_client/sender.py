@@ -6,7 +6,7 @@ Each failure has a meaning:
 |---|---|---|
 | no connection | no | another queue or node |
 | code 14 (not the leader, stopping, disk full) | no | the leader that the answer names, or look for it |
-| code 2 (busy) | no | a pause of 5 ms, doubled up to 200 ms |
+| code 2 (busy) | no | a pause of 5 ms, doubled up to 200 ms; an error without `retry_busy` |
 | code 17 (no such topic) | no | the route is looked up once more |
 | code 29 (no such queue) | no | the route is looked up until it shows the topic's queues, for almost a second |
 | code 1 | no | another queue, three times in all |
@@ -105,11 +105,20 @@ class _Attempts(msgspec.Struct):
 class Sender:
     """Delivers to leaders. Each `deliver` is independent; the caller takes care of the order."""
 
-    def __init__(self, core: ClientCore, producer_group: str, *, attempt_timeout: float, retry_unknown: bool) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        producer_group: str,
+        *,
+        attempt_timeout: float,
+        retry_unknown: bool,
+        retry_busy: bool = True,
+    ) -> None:
         self._core = core
         self._producer_group = producer_group
         self._attempt_timeout = attempt_timeout
         self._retry_unknown = retry_unknown
+        self._retry_busy = retry_busy
         self._next_turns: dict[str, int] = {}
         self._leader_search = LeaderSearch(core)
         core.routes.forgotten.append(self._forget_topic)
@@ -245,7 +254,7 @@ class Sender:
         if isinstance(wire_error, SystemBusy):
             pause = busy_pause_seconds(attempts.busy_refusals)
             attempts.busy_refusals += 1
-            if self._core.loop.time() + pause >= deadline:
+            if not self._retry_busy or self._core.loop.time() + pause >= deadline:
                 raise error
             await asyncio.sleep(pause)
         elif isinstance(wire_error, TopicNotExist) and not attempts.missing_topic_look_ups:

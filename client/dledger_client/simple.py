@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 import msgspec
 
@@ -15,7 +15,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
-from dledger_remoting.headers import decode_ext, encode_ext
+from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
     UNTAKEN_FIELD,
     AckHeader,
@@ -24,18 +24,21 @@ from dledger_remoting.headers_pop import (
     PopHeader,
 )
 from dledger_remoting.pop import MAX_POP_MESSAGES, CheckPoint
-from dledger_remoting.properties import POP_CHECK_POINT
+from dledger_remoting.properties import ORIGIN_MESSAGE_ID, POP_CHECK_POINT
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group, validate_topic
 
+from . import interception
 from .arguments import above_zero, at_least, checked
 from .core import ClientCore
-from .errors import ClientClosedError, ClientError, InvalidArgumentError, refusal
-from .messages import ReceivedMessage
+from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, refusal
+from .interception import Caller, ReceiveCall, SettleCall
+from .messages import Codec, ReceivedMessage, T, delivered, undecoded
 from .nameservers import parse_addresses
 from .namespaces import Namespace
 from .popped import check_point_of, popped_messages
 from .pops import PATIENCE_SECONDS, Found, Pops
+from .retries import DEAD_LETTER_LEVEL
 from .subscriptions import Filter, subscription
 from .surroundings import wall_ms
 from .tls import Tls
@@ -58,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 @checked
-class SimpleConsumer:
+class SimpleConsumer(Generic[T]):
     """Takes messages of a topic, from any queue that has some, and acknowledges each by itself.
 
         async with SimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
@@ -76,6 +79,9 @@ class SimpleConsumer:
     requests are repeated until `timeout` seconds are over, then `ClientError` is raised. `group` and `topic` are names
     within `namespace`, if there is one. `trace` and `max_traces` are those of `Producer`; traces say when each message
     was received and acknowledged.
+
+    With a `codec` (`dledger_client.codecs`) each message has a `value`. A message whose body does not decode is logged
+    and not returned. It comes again when its invisible time is over, and becomes a dead letter in the end.
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class SimpleConsumer:
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         above_zero(timeout=timeout)
         try:
@@ -112,6 +119,7 @@ class SimpleConsumer:
         self._init_mode = 0 if from_beginning else 1
         self._timeout = timeout
         self._client_id = client_id
+        self._codec = codec
         self._tracer = tracer(trace, max_traces)
         self._core: ClientCore | None = None
         self._pops: Pops | None = None
@@ -161,7 +169,7 @@ class SimpleConsumer:
     ) -> None:
         await self.close()
 
-    async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
+    async def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage[T]]:
         """Take up to `max_messages` messages, 1 to 32. Waits up to `wait` seconds for the first, and may return none.
 
         Their properties hold the check point by which `ack` and `change_invisible` name them. Messages that the group
@@ -173,15 +181,23 @@ class SimpleConsumer:
         if not 1 <= max_messages <= MAX_POP_MESSAGES:
             raise InvalidArgumentError(f"max_messages {max_messages} is outside 1..{MAX_POP_MESSAGES}")
         at_least(0, wait=wait)
+        if (around := interception.interceptor) is None:
+            return await self._receive(max_messages, wait)
+        call = ReceiveCall(self._caller, "receive", self._namespace.plain(self._topic))
+        with around.receiving(call):
+            call.messages = messages = await self._receive(max_messages, wait)
+        return messages
+
+    async def _receive(self, max_messages: int, wait: float) -> list[ReceivedMessage[T]]:
         core, pops = self._require_started(), self._require_pops()
         deadline = core.loop.time() + wait
         while True:
-            if messages := pops.take(max_messages):
-                return self._hand_out(messages)
+            if handed_out := self._hand_out(pops.take(max_messages)):
+                return handed_out
             route = await core.routes.get(self._topic, max(deadline, core.loop.time()) + self._timeout)
             names = sorted({queue.broker_group for queue in route.readable})
-            if messages := await self._pop_in_turn(pops, names, max_messages, deadline):
-                return self._hand_out(messages)
+            if handed_out := self._hand_out(await self._pop_in_turn(pops, names, max_messages, deadline)):
+                return handed_out
             if core.loop.time() >= deadline or not names:
                 return []
 
@@ -214,28 +230,57 @@ class SimpleConsumer:
             raise failure
         return []
 
-    def _hand_out(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    def _hand_out(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage[T]]:
+        """Return the messages that decode. The delivery of any other message has failed."""
         self._trace_received(messages)
-        return messages
+        return [readable for message in messages if (readable := delivered(message, self._codec)) is not None]
 
-    def _put_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Keep messages that `receive` returned, but its caller has not seen, for the next call."""
-        self._require_pops().keep(messages)
+    def put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
+        """Undo a `receive` whose messages nobody has seen, for example because the program that asked for them is gone.
 
-    async def ack(self, message: ReceivedMessage) -> bool:
+        The next `receive` returns them. If none follows soon, they go back to the group as undelivered messages.
+        """
+        self._require_pops().keep([undecoded(message) for message in messages])
+
+    async def ack(self, message: ReceivedMessage[object]) -> bool:
         """Acknowledge the message. Once this has returned True, no member of the group gets it again.
 
         False means that its invisible time was over: it comes again, or another member has it by now. Or it was
-        acknowledged before, by an earlier attempt or call whose answer was lost.
+        acknowledged before, by an earlier attempt or call whose answer was lost. Any consumer of the group may have
+        received the message. Raises `NoBrokerError` if the topic has no such broker group, and `DeadlineError`.
         """
         point = check_point_of(message)
-        is_done = await self._acknowledge(message, point, self._timeout)
+        if (around := interception.interceptor) is None:
+            is_done = await self._acknowledge(message, point, self._timeout)
+        else:
+            call = SettleCall(self._caller, "ack", (message,))
+            with around.settling(call):
+                is_done = call.succeeded = await self._acknowledge(message, point, self._timeout)
         if self._tracer is not None:
             cost_ms = max(0, wall_ms() - point.pop_time_ms)
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
         return is_done
 
-    async def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
+    async def reject(self, message: ReceivedMessage[object]) -> bool:
+        """Give up on the message: it becomes a dead letter of the group, and is acknowledged. Returns as `ack` does.
+
+        If an error is raised, or this returns False, the message may come again although it is a dead letter.
+        """
+        point = check_point_of(message)
+        header = ConsumerSendBackHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=DEAD_LETTER_LEVEL,
+            origin_msg_id=message.properties.get(ORIGIN_MESSAGE_ID, message.offset_message_id),
+            origin_topic=self._namespace.full(message.topic),
+            unit_mode=False,
+        )
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        with interception.settling(self._caller, "dead_letter", (message,)):
+            await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
+        return await self.ack(message)
+
+    async def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200.
 
         The returned message replaces the given one, which can no longer be acknowledged. Returns None where `ack`
@@ -245,8 +290,10 @@ class SimpleConsumer:
         invisible_ms = _invisible_ms(seconds)
         header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
-        if response.code != ResponseCode.SUCCESS:
+        with interception.settling(self._caller, "change_invisible", (message,)) as call:
+            response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
+            call.succeeded = response.code == ResponseCode.SUCCESS
+        if not call.succeeded:
             return None
         try:
             changed = decode_ext(ChangeInvisibleResponseHeader, response.ext)
@@ -351,7 +398,7 @@ class SimpleConsumer:
         if self._rejections:
             await asyncio.wait(self._rejections)
 
-    async def _acknowledge(self, message: ReceivedMessage, point: CheckPoint, timeout: float) -> bool:
+    async def _acknowledge(self, message: ReceivedMessage[object], point: CheckPoint, timeout: float) -> bool:
         """Acknowledge a message, in attempts for `timeout` seconds.
 
         Returns whether it counts as finished from now on.
@@ -371,14 +418,23 @@ class SimpleConsumer:
         self, broker_group: str, code: int, ext: Mapping[str, str], timeout: float
     ) -> RemotingCommand:
         core = self._require_started()
-        group = core.routes.group(broker_group)
         deadline = core.loop.time() + timeout
+        if broker_group not in core.routes.groups:  # another consumer has received the message
+            await core.routes.get(self._topic, deadline)
+        group = core.routes.groups.get(broker_group)
+        if group is None:
+            raise NoBrokerError(f"topic {self._topic} has no broker group {broker_group}")
         return await core.call_leader(group, code, ext, deadline=deadline, accept=_NOT_HELD_CODES)
 
     def _require_pops(self) -> Pops:
         if self._pops is None:
             raise ClientClosedError("the consumer is not running")
         return self._pops
+
+    @property
+    def _caller(self) -> Caller:
+        group, namespace = self._namespace.plain(self._group), self._namespace.name or ""
+        return Caller(self._require_started().client_id, group, namespace, self._name_servers)
 
     def _require_started(self) -> ClientCore:
         if self._core is None or self._core.is_closed:

@@ -13,15 +13,17 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Unpack
+from typing import Generic, Unpack
 
 import msgspec
 
+from . import interception
 from .arguments import at_least, check
 from .blocking import Blocking
 from .consumer import PushConsumer
 from .errors import ClientClosedError
-from .messages import ReceivedMessage
+from .interception import ReceiveCall
+from .messages import Codec, ReceivedMessage, T
 from .subscriptions import Filter
 from .sync_calls import ConsumerOptions, PushConsumerCalls
 from .takers import CLOSE_TIMEOUT_SECONDS, TakerThreads, ThreadSafeSettle
@@ -29,7 +31,7 @@ from .takers import CLOSE_TIMEOUT_SECONDS, TakerThreads, ThreadSafeSettle
 _PREFETCH: int = 32
 
 
-class SyncConsumer(PushConsumerCalls):
+class SyncConsumer(PushConsumerCalls[T], Generic[T]):
     """A blocking `PushConsumer`, to iterate over.
 
         with SyncConsumer("127.0.0.1:9876", "CG", "orders") as consumer:
@@ -53,13 +55,14 @@ class SyncConsumer(PushConsumerCalls):
         subscriptions: str | Sequence[str] | Mapping[str, Filter],
         *,
         auto_ack: bool = True,
+        codec: Codec[T] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         check("auto_ack", auto_ack, bool)
-        self._client = PushConsumer(name_servers, group, subscriptions, **options)
+        self._client = PushConsumer(name_servers, group, subscriptions, codec=codec, **options)
         self._auto_ack = auto_ack
         self._prefetch = 1 if options.get("priority") else _PREFETCH
-        self._buffer: deque[ReceivedMessage] = deque()
+        self._buffer: deque[ReceivedMessage[T]] = deque()
         self._receive_lock = threading.Lock()
         self._takers = TakerThreads()
         self._close_timeout = options.get("close_timeout", CLOSE_TIMEOUT_SECONDS)
@@ -76,19 +79,25 @@ class SyncConsumer(PushConsumerCalls):
         self._close_at = min(self._close_at, time.monotonic() + self._close_timeout)
         self._blocking.finish(self._client.close(), first=lambda: self._takers.wait_for_others(self._close_at))
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
+    def __iter__(self) -> Iterator[ReceivedMessage[T]]:
         return self
 
-    def __next__(self) -> ReceivedMessage:
+    def __next__(self) -> ReceivedMessage[T]:
         self._blocking.require_usable()
         unfinished = self._takers.message
         if unfinished is not None and self._auto_ack:
             unfinished.ack()
         self._takers.take(None)
-        message: ReceivedMessage | None = None
+        message: ReceivedMessage[T] | None = None
         try:
-            with self._receive_lock:
-                message = self._next_message()
+            if (around := interception.interceptor) is None:
+                with self._receive_lock:
+                    message = self._next_message()
+            else:
+                call = ReceiveCall(self._client._caller, "iterate")  # noqa: SLF001 - this is its blocking form
+                with around.receiving(call), self._receive_lock:
+                    message = self._next_message()
+                    call.messages = (message,)
             self._takers.take(message)
         except BaseException:  # a signal handler raised: the caller does not get the message
             if message is not None:
@@ -98,7 +107,7 @@ class SyncConsumer(PushConsumerCalls):
             raise
         return message
 
-    def _next_message(self) -> ReceivedMessage:
+    def _next_message(self) -> ReceivedMessage[T]:
         """Return the next message, for one thread at a time. Raises `StopIteration` once the consumer is closed."""
         while not self._buffer and not self._is_closed():
             try:
@@ -114,14 +123,14 @@ class SyncConsumer(PushConsumerCalls):
 
     async def _read_ahead(self) -> None:
         """Read on the loop, so that the messages are there for the next call if this thread is interrupted."""
-        messages = await self._client.receive(self._prefetch, timeout=1.0)
+        messages = await self._client._take(self._prefetch, timeout=1.0)  # noqa: SLF001 - this is its blocking form
         self._buffer.extend(self._make_thread_safe(message) for message in messages)
 
     def _is_closed(self) -> bool:
         """Return whether some thread has called `close`, as of now."""
         return self._close_at < math.inf
 
-    def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage]:
+    def receive(self, max_messages: int = 32, timeout: float | None = None) -> list[ReceivedMessage[T]]:
         """Return up to `max_messages` messages, as `PushConsumer.receive` does.
 
         They must be acknowledged one by one. If a signal handler interrupts a call, the next call returns its messages.
@@ -130,24 +139,32 @@ class SyncConsumer(PushConsumerCalls):
         check("timeout", timeout, float | None)
         return self._blocking.run(self._receive(max_messages, timeout), undo=self._put_back)
 
-    async def _receive(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage]:
+    async def _receive(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage[T]]:
+        if (around := interception.interceptor) is None:
+            return await self._take(max_messages, timeout)
+        call = ReceiveCall(self._client._caller, "receive")  # noqa: SLF001 - this is its blocking form
+        with around.receiving(call):
+            call.messages = messages = await self._take(max_messages, timeout)
+        return messages
+
+    async def _take(self, max_messages: int, timeout: float | None) -> list[ReceivedMessage[T]]:
         at_least(1, max_messages=max_messages)
         if not self._buffer:
-            messages = await self._client.receive(max_messages, timeout)
+            messages = await self._client._take(max_messages, timeout)  # noqa: SLF001 - this is its blocking form
             return [self._make_thread_safe(message) for message in messages]
-        buffered: list[ReceivedMessage] = []
+        buffered: list[ReceivedMessage[T]] = []
         with suppress(IndexError):  # a thread that iterates may take some as well
             while len(buffered) < max_messages:
                 buffered.append(self._buffer.popleft())
         return buffered
 
-    def _put_back(self, messages: list[ReceivedMessage]) -> None:
+    def _put_back(self, messages: list[ReceivedMessage[T]]) -> None:
         self._buffer.extendleft(reversed(messages))
 
-    def nack(self, message: ReceivedMessage, *, delay_s: float | None = None) -> None:
+    def nack(self, message: ReceivedMessage[object], *, delay_s: float | None = None) -> None:
         """Give back a message that could not be processed, as `PushConsumer.nack` does."""
         check("message", message, ReceivedMessage)
         message.retry(delay_s=delay_s)
 
-    def _make_thread_safe(self, original: ReceivedMessage) -> ReceivedMessage:
+    def _make_thread_safe(self, original: ReceivedMessage[T]) -> ReceivedMessage[T]:
         return msgspec.structs.replace(original, settle=ThreadSafeSettle(self._blocking, original))

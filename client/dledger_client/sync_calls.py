@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypedDict
+from typing import Generic, TypedDict
 
 from dledger_remoting.signatures import Credentials
 
 from .blocking import Blocking, ClosedAfterUse, evaluate
 from .consumer import PushConsumer
 from .flow import FlowReason
-from .messages import MessageQueue
+from .messages import MessageQueue, T
 from .offers import Priority
 from .offsets import StartFrom
 from .rebalance import Strategy, StrategyName
@@ -53,10 +53,10 @@ class ConsumerOptions(TypedDict, total=False):
     keep_unreadable: bool
 
 
-class PushConsumerCalls(ClosedAfterUse):
+class PushConsumerCalls(ClosedAfterUse, Generic[T]):
     """The calls of a blocking `PushConsumer` that need nothing but its event loop."""
 
-    _client: PushConsumer
+    _client: PushConsumer[T]
     _blocking: Blocking
 
     @property

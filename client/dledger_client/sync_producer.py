@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Generic
 
 from dledger_remoting.signatures import Credentials
 
 from .blocking import Blocking, ClosedAfterUse
-from .messages import Message, MessageQueue, ReceivedMessage
+from .messages import Codec, Message, MessageQueue, ReceivedMessage, T
 from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES
 from .producer import ATTEMPT_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS, Producer
 from .replies import Reply
@@ -20,7 +21,7 @@ from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
 
 
-class SyncProducer(ClosedAfterUse):
+class SyncProducer(ClosedAfterUse, Generic[T]):
     """A blocking `Producer`.
 
     with SyncProducer("127.0.0.1:9876", group="PG") as producer:
@@ -35,6 +36,7 @@ class SyncProducer(ClosedAfterUse):
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
         retry_unknown: bool = True,
+        retry_busy: bool = True,
         idempotent: bool = False,
         compress_over_bytes: int | None = COMPRESS_OVER_BYTES,
         max_message_bytes: int = 4 * 1024 * 1024,
@@ -47,6 +49,7 @@ class SyncProducer(ClosedAfterUse):
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         """Open the blocking client with the arguments of `Producer`."""
         self._client = Producer(
@@ -55,6 +58,7 @@ class SyncProducer(ClosedAfterUse):
             timeout=timeout,
             attempt_timeout=attempt_timeout,
             retry_unknown=retry_unknown,
+            retry_busy=retry_busy,
             idempotent=idempotent,
             compress_over_bytes=compress_over_bytes,
             max_message_bytes=max_message_bytes,
@@ -67,6 +71,7 @@ class SyncProducer(ClosedAfterUse):
             client_id=client_id,
             trace=trace,
             max_traces=max_traces,
+            codec=codec,
         )
         self._blocking = Blocking("dledger producer", self._client.start(), self._client.close)
 
@@ -84,7 +89,7 @@ class SyncProducer(ClosedAfterUse):
     def send(
         self,
         topic: str,
-        body: bytes | Message,
+        body: T | Message[T],
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -118,7 +123,7 @@ class SyncProducer(ClosedAfterUse):
     def send_batch(
         self,
         topic: str,
-        messages: Sequence[Message | bytes],
+        messages: Sequence[T | Message[T]],
         *,
         ordering_key: str | None = None,
         queue: MessageQueue | None = None,
@@ -143,7 +148,7 @@ class SyncProducer(ClosedAfterUse):
     def send_oneway(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -158,7 +163,7 @@ class SyncProducer(ClosedAfterUse):
     def request(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -174,13 +179,13 @@ class SyncProducer(ClosedAfterUse):
 
     def reply(
         self,
-        message: ReceivedMessage,
+        message: ReceivedMessage[object],
         body: bytes,
         *,
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Reply to a request, as `Producer.reply` does."""
+        """Reply to a request, with bytes, as `Producer.reply` does."""
         self._blocking.run(self._client.reply(message, body, properties=properties, timeout=timeout))
 
     def queues(self, topic: str, *, timeout: float | None = None) -> tuple[MessageQueue, ...]:

@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Generic
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse, evaluate
-from .messages import MessageQueue, ReceivedMessage
+from .messages import Codec, MessageQueue, ReceivedMessage, T
 from .pull import DEFAULT_TIMEOUT_SECONDS, PullConsumer
 from .subscriptions import Filter
 from .tls import Tls
 
 
 @checked
-class SyncPullConsumer(ClosedAfterUse):
+class SyncPullConsumer(ClosedAfterUse, Generic[T]):
     """A blocking `PullConsumer`.
 
     with SyncPullConsumer("127.0.0.1:9876", "CG") as consumer:
@@ -41,6 +42,7 @@ class SyncPullConsumer(ClosedAfterUse):
         tls: Tls | None = None,
         client_id: str | None = None,
         keep_unreadable: bool = False,
+        codec: Codec[T] | None = None,
     ) -> None:
         """Open the blocking client with the arguments of `PullConsumer`."""
         self._client = PullConsumer(
@@ -53,6 +55,7 @@ class SyncPullConsumer(ClosedAfterUse):
             tls=tls,
             client_id=client_id,
             keep_unreadable=keep_unreadable,
+            codec=codec,
         )
         self._blocking = Blocking("dledger pull consumer", self._client.start(), self._client.close)
 
@@ -110,7 +113,7 @@ class SyncPullConsumer(ClosedAfterUse):
         """Read only what comes from now on; all assigned queues by default, as `PullConsumer.seek_to_end` does."""
         self._blocking.run(self._client.seek_to_end(queues))
 
-    def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage]:
+    def poll(self, max_messages: int = 32, timeout: float = 1.0) -> list[ReceivedMessage[T]]:
         """Return up to `max_messages` messages of the assigned queues, those of one queue in order, as
         `PullConsumer.poll` does.
         """

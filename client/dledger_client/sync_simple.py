@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic
 
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.pop import MAX_POP_MESSAGES
@@ -13,7 +14,7 @@ from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
-from .messages import ReceivedMessage
+from .messages import Codec, ReceivedMessage, T
 from .simple import DEFAULT_INVISIBLE_SECONDS, DEFAULT_TIMEOUT_SECONDS, SimpleConsumer
 from .subscriptions import Filter
 from .tls import Tls
@@ -21,7 +22,7 @@ from .tracing import DEFAULT_MAX_TRACES
 
 
 @checked
-class SyncSimpleConsumer(ClosedAfterUse):
+class SyncSimpleConsumer(ClosedAfterUse, Generic[T]):
     """A blocking `SimpleConsumer`.
 
     with SyncSimpleConsumer("127.0.0.1:9876", "workers", "jobs", invisible=60) as consumer:
@@ -46,6 +47,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
         client_id: str | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         """Open the blocking client with the arguments of `SimpleConsumer`."""
         self._client = SimpleConsumer(
@@ -62,6 +64,7 @@ class SyncSimpleConsumer(ClosedAfterUse):
             client_id=client_id,
             trace=trace,
             max_traces=max_traces,
+            codec=codec,
         )
         self._blocking = Blocking("dledger simple consumer", self._client.start(), self._client.close)
 
@@ -74,14 +77,20 @@ class SyncSimpleConsumer(ClosedAfterUse):
         """Number of traces that did not fit or could not be sent."""
         return self._client.traces_dropped
 
-    def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage]:
+    def receive(self, max_messages: int = MAX_POP_MESSAGES, *, wait: float = 10.0) -> list[ReceivedMessage[T]]:
         """Take up to `max_messages` messages, 1 to 32, as `SimpleConsumer.receive` does."""
-        return self._blocking.run(self._client.receive(max_messages, wait=wait), undo=self._client._put_back)  # noqa: SLF001 -- its blocking form
+        return self._blocking.run(self._client.receive(max_messages, wait=wait), undo=self._client.put_back)
 
-    def ack(self, message: ReceivedMessage) -> bool:
+    def ack(self, message: ReceivedMessage[object]) -> bool:
         """Acknowledge the message, as `SimpleConsumer.ack` does."""
         return self._blocking.run(self._client.ack(message))
 
-    def change_invisible(self, message: ReceivedMessage, seconds: float) -> ReceivedMessage | None:
+    def reject(self, message: ReceivedMessage[object]) -> bool:
+        """Give up on the message: it becomes a dead letter of the group, and is acknowledged, as
+        `SimpleConsumer.reject` does.
+        """
+        return self._blocking.run(self._client.reject(message))
+
+    def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200, as `SimpleConsumer.change_invisible` does."""
         return self._blocking.run(self._client.change_invisible(message, seconds))

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic
 
 from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .blocking import Blocking, ClosedAfterUse
+from .messages import Codec, T
 from .producer import DEFAULT_TIMEOUT_SECONDS
 from .tls import Tls
 from .tracing import DEFAULT_MAX_TRACES
@@ -18,7 +20,7 @@ from .transactions import OpenTransaction, SyncCheck, TransactionProducer, in_th
 
 
 @checked
-class SyncTransactionProducer(ClosedAfterUse):
+class SyncTransactionProducer(ClosedAfterUse, Generic[T]):
     """A blocking `TransactionProducer`.
 
     with SyncTransactionProducer("127.0.0.1:9876", group="payments", check=check) as producer:
@@ -38,6 +40,7 @@ class SyncTransactionProducer(ClosedAfterUse):
         tls: Tls | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         """Open the blocking client with the arguments of `TransactionProducer`."""
         self._client = TransactionProducer(
@@ -50,6 +53,7 @@ class SyncTransactionProducer(ClosedAfterUse):
             tls=tls,
             trace=trace,
             max_traces=max_traces,
+            codec=codec,
         )
         self._blocking = Blocking("dledger transactions", self._client.start(), self._client.close)
 
@@ -65,7 +69,7 @@ class SyncTransactionProducer(ClosedAfterUse):
     def begin(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,

@@ -37,11 +37,11 @@ class Takers:
     """
 
     def __init__(self) -> None:
-        self._taken_messages: WeakKeyDictionary[Taker, ReceivedMessage] = WeakKeyDictionary()
+        self._taken_messages: WeakKeyDictionary[Taker, ReceivedMessage[object]] = WeakKeyDictionary()
         self._waiting_tasks: WeakSet[Taker] = WeakSet()
         self._finished = asyncio.Event()
 
-    def finish(self, taker: Taker | None) -> ReceivedMessage | None:
+    def finish(self, taker: Taker | None) -> ReceivedMessage[object] | None:
         """Return the message that `taker` finishes by asking for the next one, None if it has none."""
         message = None if taker is None else self._taken_messages.pop(taker, None)
         self._finished.set()
@@ -60,7 +60,7 @@ class Takers:
                 )
             self._waiting_tasks.add(taker)
 
-    def end_to_ask(self, taker: Taker | None, message: ReceivedMessage | None) -> None:
+    def end_to_ask(self, taker: Taker | None, message: ReceivedMessage[object] | None) -> None:
         """Record that `taker` has stopped waiting, with a message or without."""
         if taker is not None:
             self._waiting_tasks.discard(taker)
@@ -83,12 +83,12 @@ class ThreadSafeSettle:
 
     __slots__ = ("_blocking", "_original", "called")
 
-    def __init__(self, blocking: Blocking, original: ReceivedMessage) -> None:
+    def __init__(self, blocking: Blocking, original: ReceivedMessage[object]) -> None:
         self._blocking = blocking  # a message keeps its consumer's event loop in use, but not the consumer
         self._original = original
         self.called = False
 
-    def __call__(self, message: ReceivedMessage, settlement: Settlement) -> None:
+    def __call__(self, message: ReceivedMessage[object], settlement: Settlement) -> None:
         self._blocking.settle(message, settlement, self._original)
         self.called = True
 
@@ -99,7 +99,7 @@ class _TakerThread:
     __slots__ = ("__weakref__", "message")
 
     def __init__(self) -> None:
-        self.message: ReceivedMessage | None = None
+        self.message: ReceivedMessage[object] | None = None
 
 
 class TakerThreads:
@@ -113,12 +113,12 @@ class TakerThreads:
         self._all: WeakValueDictionary[int, _TakerThread] = WeakValueDictionary()
 
     @property
-    def message(self) -> ReceivedMessage | None:
+    def message(self) -> ReceivedMessage[object] | None:
         """The message that this thread has taken, None without any."""
         own: _TakerThread | None = getattr(self._own, "taker", None)
         return None if own is None else own.message
 
-    def take(self, message: ReceivedMessage | None) -> None:
+    def take(self, message: ReceivedMessage[object] | None) -> None:
         """Record that this thread has taken a message, or finished the one that it had."""
         own: _TakerThread | None = getattr(self._own, "taker", None)
         if own is None:

@@ -213,7 +213,7 @@ class Tracer:
 class _TracedDelivery:
     """Ends the work on a message, and traces it once."""
 
-    def __init__(self, tracer: Tracer, message: ReceivedMessage, group: str, request_id: str) -> None:
+    def __init__(self, tracer: Tracer, message: ReceivedMessage[object], group: str, request_id: str) -> None:
         self._tracer = tracer
         self._settle = message.settle
         self._group = group
@@ -221,7 +221,7 @@ class _TracedDelivery:
         self._started_at = time.monotonic()
         self._is_ended = False
 
-    def __call__(self, message: ReceivedMessage, settlement: Settlement) -> None:
+    def __call__(self, message: ReceivedMessage[object], settlement: Settlement) -> None:
         """Settle the message as it would have been settled without a trace."""
         if not self._is_ended:
             self._is_ended = True
@@ -232,7 +232,7 @@ class _TracedDelivery:
             self._settle(msgspec.structs.replace(message, settle=self._settle), settlement)
 
 
-def delivery_trace(message: ReceivedMessage, group: str, request_id: str, timestamp_ms: int) -> DeliveryTrace:
+def delivery_trace(message: ReceivedMessage[object], group: str, request_id: str, timestamp_ms: int) -> DeliveryTrace:
     """Return the trace of a consumer that begins with a message."""
     region = message.properties.get(names.MSG_REGION, DEFAULT_REGION)
     keys = " ".join(message.keys)
@@ -240,7 +240,7 @@ def delivery_trace(message: ReceivedMessage, group: str, request_id: str, timest
 
 
 def handling_trace(
-    message: ReceivedMessage, group: str, request_id: str, cost_ms: int, *, succeeded: bool
+    message: ReceivedMessage[object], group: str, request_id: str, cost_ms: int, *, succeeded: bool
 ) -> HandlingTrace:
     """Return the trace of a consumer that has ended its work on a message."""
     code = HANDLED if succeeded else FAILED

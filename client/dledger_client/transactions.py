@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Generic, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -20,6 +21,7 @@ from dledger_remoting.properties import (
     PRODUCER_GROUP,
     TRANSACTION_PREPARED,
     VALUE_END,
+    parse_properties,
 )
 from dledger_remoting.record import (
     SYS_TRANSACTION_COMMIT,
@@ -30,11 +32,13 @@ from dledger_remoting.record import (
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.traces import COMMITTED_MESSAGE, DEFAULT_REGION, EndTrace
 
+from . import interception
 from .arguments import checked
 from .callbacks import check_transaction_check
 from .connection import Connection
 from .errors import ClientError, InvalidArgumentError
-from .messages import Message
+from .interception import TransactionCall
+from .messages import Codec, Message, T, encoded
 from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
@@ -98,7 +102,7 @@ def in_threads(check: SyncCheck) -> Check:
 
 
 @checked
-class TransactionProducer:
+class TransactionProducer(Generic[T]):
     """Sends messages that become visible when they are committed.
 
         async def check(transaction: OpenTransaction) -> Decision:
@@ -125,17 +129,20 @@ class TransactionProducer:
         tls: Tls | None = None,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
+        codec: Codec[T] | None = None,
     ) -> None:
         """Make a producer. `timeout`, in seconds, is the deadline of each call.
 
-        Topics and `group` are names within `namespace`. `trace` and `max_traces` are those of `Producer`.
+        Topics and `group` are names within `namespace`. `trace`, `max_traces` and `codec` are those of `Producer`. An
+        `OpenTransaction` has the encoded body.
         """
         self._namespace = Namespace.named(namespace)
         self._group = self._namespace.full(group)
         self._check = check_transaction_check(check, blocking=False)
         self._timeout = timeout
+        self._codec = codec
         self._check_tasks: set[asyncio.Task[None]] = set()
-        self._producer = Producer(
+        self._producer: Producer = Producer(
             name_servers,
             group=group,
             timeout=timeout,
@@ -180,7 +187,7 @@ class TransactionProducer:
     async def begin(
         self,
         topic: str,
-        body: bytes,
+        body: T,
         *,
         key: str | Iterable[str] | None = None,
         tags: str | None = None,
@@ -195,7 +202,7 @@ class TransactionProducer:
         """
         if check_after_s is not None and not 0 <= check_after_s <= MAX_CHECK_AFTER_S:
             raise InvalidArgumentError(f"check_after_s={check_after_s}: 0 to {MAX_CHECK_AFTER_S} is expected")
-        message = Message(body, key, tags, properties, unique_key)
+        message = encoded(Message(body, key, tags, properties, unique_key), self._codec)
         marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._group}
         if check_after_s is not None:
             marks[CHECK_IMMUNITY_SECONDS] = str(check_after_s)
@@ -203,7 +210,9 @@ class TransactionProducer:
         send = self._producer._send_half  # noqa: SLF001 - only this class uses it
         result: SendResult = await send(topic, message, text, SYS_TRANSACTION_PREPARED)
         position = int(result.offset_message_id[-16:], 16)
-        return OpenTransaction(topic, body, result.message_id, result.broker_group, position, result.queue_offset)
+        return OpenTransaction(
+            topic, message.body, result.message_id, result.broker_group, position, result.queue_offset
+        )
 
     async def commit(self, transaction: OpenTransaction) -> None:
         """Make the message visible to consumers, once, even if it is committed several times.
@@ -228,8 +237,26 @@ class TransactionProducer:
             topic=self._namespace.full(transaction.topic),
         )
         ask = self._producer._ask_leader  # noqa: SLF001 - only this class uses it
-        await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
+        with self._intercepted("end", transaction, {}, decision):
+            await ask(transaction.broker_group, RequestCode.END_TRANSACTION, encode_ext(header), self._timeout)
         self._producer._trace(_end_trace(transaction, self._group, decision, checked=checked))  # noqa: SLF001 - as above
+
+    @contextmanager
+    def _intercepted(
+        self,
+        operation: Literal["check", "end"],
+        transaction: OpenTransaction,
+        properties: Mapping[str, str],
+        decision: Decision = "unknown",
+    ) -> Iterator[TransactionCall | None]:
+        """Stand in the interceptor's context, if there is an interceptor. Yields the call that it sees."""
+        if (around := interception.interceptor) is None:
+            yield None
+            return
+        caller = self._producer._caller  # noqa: SLF001 - only this class uses it
+        call = TransactionCall(caller, operation, transaction.topic, transaction.unique_key, properties, decision)
+        with around.deciding(call):
+            yield call
 
     def _on_request(self, _connection: Connection, command: RemotingCommand) -> None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE and len(self._check_tasks) < MAX_CHECKS:
@@ -250,7 +277,11 @@ class TransactionProducer:
                 header.commit_log_offset,
                 header.tran_state_table_offset,
             )
-            await self._end(transaction, await self._check(transaction), checked=True)
+            with self._intercepted("check", transaction, parse_properties(record.properties)) as call:
+                decision = await self._check(transaction)
+                if call is not None:
+                    call.decision = decision
+                await self._end(transaction, decision, checked=True)
         except (RemotingError, ClientError) as error:
             logger.warning("a check of a transaction failed: %s", error)
         except Exception:

@@ -8,6 +8,7 @@ reads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     `properties` is the property text; `unique_keys` has one key per message. `idempotent` asks the broker group to
     answer a repetition as it answered the first send. `flag` is the application's own number, which other clients can
-    set.
+    set. `fields` are further ext fields, such as those of a `dledger_remoting.speech`.
     """
 
     topic: str
@@ -38,6 +39,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     max_reconsume_times: int | None = None
     idempotent: bool = False
     flag: int = 0
+    fields: Mapping[str, str] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -106,19 +108,27 @@ def send_frame(
         idempotent="true" if outgoing.idempotent else msgspec.UNSET,
     )
     code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
-    if credentials is not None:
-        return _signed_frame(int(code), fields, outgoing.body, FLAG_ONEWAY if oneway else 0, opaque, credentials)
+    if credentials is not None or outgoing.fields:
+        flag = FLAG_ONEWAY if oneway else 0
+        return _general_frame(int(code), fields, outgoing.fields or {}, outgoing.body, flag, opaque, credentials)
     header = _encode(_SendCommand(int(code), fields, FLAG_ONEWAY if oneway else 0, _LANGUAGE, opaque, PROTOCOL_VERSION))
     return join_frame(SerializeType.JSON, header, outgoing.body)
 
 
-def _signed_frame(
-    code: int, fields: _SendFields, body: bytes, flag: int, opaque: int, credentials: Credentials
+def _general_frame(
+    code: int,
+    fields: _SendFields,
+    others: Mapping[str, str],
+    body: bytes,
+    flag: int,
+    opaque: int,
+    credentials: Credentials | None,
 ) -> bytes:
-    """Return the signed frame, by the general path, with every value in the form of the text that is signed."""
-    ext = {name: _format_value(value) for name, value in msgspec.to_builtins(fields).items()}
+    """Return the frame with further fields, or signed, with every value in the form of the text that is signed."""
+    own = {name: _format_value(value) for name, value in msgspec.to_builtins(fields).items()}
+    ext = {**own, **others}
     command = RemotingCommand(code, opaque=opaque, flag=flag, language=LanguageCode.PYTHON, body=body)
-    command.ext = signed(ext, body, credentials)
+    command.ext = ext if credentials is None else signed(ext, body, credentials)
     return encode_command(command)
 
 

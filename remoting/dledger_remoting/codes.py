@@ -215,6 +215,8 @@ class RequestCode(IntEnum):
     """Lists all quotas of a group; the answer's body is a `QuotaList`."""
     CHANNEL_GONE = 20019
     """Tells a leader that the client is gone whose requests the sending node passed on over this channel. No header."""
+    LEASE_HEARD = 20020
+    """Tells a leader that a client with a lease has sent another node a heartbeat, or left: `LeaseHeardHeader`."""
 
 
 class ResponseCode(IntEnum):

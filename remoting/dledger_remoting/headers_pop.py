@@ -16,6 +16,15 @@ the field hides the message for `invisible_time`. Our broker does the same if th
 """
 
 
+LEASE_FIELD: Final = "dledgerLease"
+"""Ext field of a pop (200050) with a client id: its messages stay hidden while heartbeats of that client come.
+
+`invisible_time` is how long they stay hidden after the last heartbeat, 300,000 ms at most. In the answer the field is
+"true". A broker that does not know the field hides the messages for `invisible_time`, and does not answer with the
+field.
+"""
+
+
 class PopHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Takes messages of a topic and hides them from the group for `invisible_time` ms (200050).
 
@@ -77,6 +86,13 @@ class ChangeInvisibleResponseHeader(msgspec.Struct, frozen=True, gc=False, renam
     pop_time: Int64
     invisible_time: Int64
     revive_qid: Int32
+
+
+class LeaseHeardHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Says that the owner of a lease has sent a heartbeat or, with `has_left`, that its client has left (20020)."""
+
+    owner: str
+    has_left: bool = False
 
 
 class PeekHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

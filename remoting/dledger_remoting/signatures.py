@@ -48,6 +48,11 @@ class Credentials:
         if not self.access_key or not self.secret:
             raise ValueError("credentials name an account and have its secret: one of the two is empty")
 
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Further ext fields of each request, which are signed with it."""
+        return {}
+
 
 def signature_of(secret: str, ext: Mapping[str, str], body: bytes, leave_out: frozenset[str] = frozenset()) -> str:
     """Return the signature of a request. A `Signature` in its fields is ignored."""
@@ -59,8 +64,8 @@ def signature_of(secret: str, ext: Mapping[str, str], body: bytes, leave_out: fr
 
 
 def signed(ext: Mapping[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
-    """Return the ext fields of a request with the account and its signature."""
-    signed_ext = {**ext, ACCESS_KEY_FIELD: credentials.access_key}
+    """Return the ext fields of a request with those of the credentials, the account and its signature."""
+    signed_ext = {**ext, **credentials.fields, ACCESS_KEY_FIELD: credentials.access_key}
     signed_ext[SIGNATURE_FIELD] = signature_of(credentials.secret, signed_ext, body)
     return signed_ext
 

@@ -30,6 +30,7 @@ from dledger_broker.kernel.state import registry_of
 from dledger_broker.node import Broker
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
+from dledger_remoting.headers_pop import LEASE_FIELD
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.pop import CheckPoint, Retry
 from dledger_remoting.pop_bodies import BatchAck, bits_of, encode_batch_ack
@@ -57,8 +58,9 @@ REFUSED = {
     "where members are": "No Any Consumer online",
 }
 """Texts of refusals after the feature is active, because the request is about something that does not exist."""
-FROM_NODES = {RequestCode.CHANNEL_GONE}
+FROM_NODES = {RequestCode.CHANNEL_GONE, RequestCode.LEASE_HEARD}
 """Codes of requests that nodes send to each other, oneway."""
+LEASE = {LEASE_FIELD: "push-consumer", "invisibleTime": "60000"}
 RETRIED = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 PAUSE_S = 0.02
 
@@ -230,6 +232,7 @@ async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
         "acknowledgement": await client.call(RequestCode.ACK_MESSAGE, about(0)),
         "batch of acknowledgements": await client.call(RequestCode.BATCH_ACK_MESSAGE, {}, batch),
         "change of an invisible time": await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, about(2) | hidden),
+        "pop under a lease": await client.call(RequestCode.POP_MESSAGE, pop_ext(queueId="0", maxMsgNums="1") | LEASE),
         "peek": await client.call(RequestCode.PEEK_MESSAGE, asked | {"maxMsgNums": "1"}),
         "notification": await client.call(RequestCode.NOTIFICATION, asked),
         "polling info": await client.call(RequestCode.POLLING_INFO, asked),
@@ -323,7 +326,7 @@ async def write_new_kinds(group: BrokerGroup) -> None:
     """Write commands of every activated feature into the log."""
     leader = await group.leader()
     client = await client_of(leader)
-    for _ in range(4):
+    for _ in range(5):
         assert (await client.send(b"plain")).code == ResponseCode.SUCCESS
     client.close()
     check_that_all_is_taken(await every_new_request(leader))

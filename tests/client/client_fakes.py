@@ -21,6 +21,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.consumers import ConsumerConnection, MemberConnection
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.headers import (
+    CheckTransactionHeader,
     PullMessageHeader,
     QueryConsumerOffsetHeader,
     QueueHeader,
@@ -38,7 +39,7 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.ids import offset_message_id
 from dledger_remoting.record import MessageRecord, encode_record
 from dledger_remoting.route import BrokerData, ClusterInfo, QueueData, TopicRouteData, encode_cluster_info, encode_route
-from tests.waiting import until  # noqa: F401 - tests import it from here
+from tests.waiting import until
 
 CLOSE = object()
 LEADER_CHANGED = 20002
@@ -331,6 +332,19 @@ class FakeGroup:
         event, self.arrived = self.arrived, asyncio.Event()
         event.set()
         return record
+
+    async def ask_about(self, record: MessageRecord, unique_key: str = "K") -> None:
+        """Ask the producers that the leader knows for the state of the transaction of a message."""
+        leader = self.leader
+        assert leader is not None
+        await until(lambda: leader.notified)
+        header = CheckTransactionHeader(
+            tran_state_table_offset=0, commit_log_offset=0, topic=record.topic, msg_id=unique_key, bname=self.name
+        )
+        request = RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=encode_ext(header))
+        request.body = encode_record(record)
+        for writer in leader.notified:
+            writer.write(encode_command(request))
 
     def bodies(self, topic: str) -> list[bytes]:
         return [

@@ -14,7 +14,10 @@ from client_fakes import CLOSE, FakeServer, HandClock, until
 from dledger_base.addresses import NEXT_ADDRESS_SECONDS
 from dledger_client import ClientClosedError, ConnectError, ConnectionLostError, RequestTimeoutError
 from dledger_client.connection import ConnectionPool
+from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
+from dledger_remoting.hosts import HostAddress
+from dledger_remoting.speech import Speech
 
 
 class Server(FakeServer):
@@ -61,6 +64,14 @@ async def test_answers_find_their_requests_in_any_order(server, connection):
         *(connection.call(RemotingCommand(1, ext={"n": str(number)}), soon()) for number in range(100))
     )
     assert [answer.ext["n"] for answer in answers] == [str(number) for number in range(100)]
+
+
+async def test_a_request_sent_for_another_client_keeps_that_clients_language(server, connection):
+    got = []
+    server.on[1] = lambda command: got.append(command.language) or make_response(command, 0)
+    for ext in ({}, Speech(HostAddress("192.0.2.7", 1)).ext):
+        await connection.call(RemotingCommand(1, language=LanguageCode.GO, ext=ext), soon())
+    assert got == [LanguageCode.PYTHON, LanguageCode.GO]
 
 
 async def test_each_request_has_its_own_deadline(server, connection):

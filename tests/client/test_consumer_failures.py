@@ -8,7 +8,7 @@ import pytest
 from client_fakes import HandClock, refusing, until
 from consuming import Failing, committed, fetcher_of, fill, take
 
-import dledger_client.consumer
+import dledger_client.settlements
 from dledger_client import PullConsumer, PushConsumer, retries
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
@@ -20,7 +20,7 @@ SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 @pytest.fixture
 def no_pauses(monkeypatch):
     """Let orderly consumers try a failed message again at once."""
-    monkeypatch.setattr(dledger_client.consumer, "pause_seconds", lambda _failures: 0.0)
+    monkeypatch.setattr(dledger_client.settlements, "pause_seconds", lambda _failures: 0.0)
 
 
 async def test_a_failed_message_goes_to_the_retry_topic_and_comes_back(cluster):
@@ -75,6 +75,23 @@ async def test_a_message_that_failed_too_often_ends_in_the_dead_letter_topic(clu
         await until(lambda: cluster.group.bodies("%DLQ%CG"))
     assert cluster.group.bodies("%DLQ%CG") == [b"0000"]
     assert handler.seen == [(b"0000", 0), (b"0000", 1)]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_rejected_message_is_a_dead_letter_after_one_delivery(cluster, orderly):
+    fill(cluster, 2)
+    seen = []
+
+    async def handler(message):
+        seen.append((message.body, message.reconsume_times))
+        if message.body == b"0000":
+            message.reject()
+
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=orderly) as consumer:
+        await until(lambda: cluster.group.bodies("%DLQ%CG"))
+        await committed(consumer, cluster, 2)
+    assert cluster.group.bodies("%DLQ%CG") == [b"0000"]
+    assert seen == [(b"0000", 0), (b"0001", 0)]
 
 
 async def test_a_handler_that_returns_after_retry_does_not_acknowledge_the_redelivery(cluster, no_pauses):
@@ -132,7 +149,7 @@ async def test_a_panic_in_a_handler_counts_as_a_failure(cluster, error):
 async def test_a_failed_message_that_cannot_be_copied_is_delivered_again(
     cluster, properties, orderly, no_pauses, monkeypatch
 ):
-    monkeypatch.setattr(dledger_client.consumer, "_ORDERLY_RECONSUME_TIMES", 1)
+    monkeypatch.setattr(dledger_client.settlements, "_ORDERLY_RECONSUME_TIMES", 1)
     leader = cluster.group.nodes[0]
 
     async def send(command):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from client_fakes import FakeCluster, HandClock, answer_to_pop, fake_cluster, until
+import msgspec
+import pytest
+from client_fakes import FakeCluster, HandClock, answer_to_pop, answering, fake_cluster, until
 
-from dledger_client import SimpleConsumer
+from dledger_client import NoBrokerError, SimpleConsumer
 from dledger_client.core import ATTEMPT_SECONDS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.headers import encode_ext
 from dledger_remoting.headers_pop import UNTAKEN_FIELD, ChangeInvisibleResponseHeader
+from dledger_remoting.pop import parse_check_point
+from dledger_remoting.properties import POP_CHECK_POINT
 
 CLUSTER = {"nodes": 1, "topics": {"T": 1}}
 
@@ -100,6 +104,41 @@ async def test_unclaimed_messages_go_back_to_the_broker_when_the_consumer_closes
         await cut_off(broker, consumer)
         await broker.arrives(b"a", b"b")
     assert sorted(broker.given_back) == [0, 1], "the answer was on its way when close was called"
+
+
+async def test_messages_that_are_put_back_come_with_the_next_receive_and_go_back_when_the_consumer_closes(cluster):
+    broker = Broker(cluster)
+    async with SimpleConsumer(cluster.namesrv, "CG", "T") as consumer:
+        call = asyncio.create_task(consumer.receive(wait=2.0))
+        await broker.arrives(b"a", b"b")
+        consumer.put_back(await call)
+        assert await bodies(consumer, 1) == [b"a"]
+    assert broker.given_back == [1]
+
+
+async def test_a_consumer_that_has_received_nothing_acknowledges_what_another_has_received(cluster):
+    broker = Broker(cluster)
+    cluster.answer(RequestCode.ACK_MESSAGE, answering())
+    async with SimpleConsumer(cluster.namesrv, "CG", "T") as receiver:
+        call = asyncio.create_task(receiver.receive(wait=2.0))
+        await broker.arrives(b"a")
+        (message,) = await call
+    async with SimpleConsumer(cluster.namesrv, "CG", "T", timeout=5.0) as other:
+        assert await other.ack(message)
+    assert [command.ext["offset"] for command in cluster.requests(RequestCode.ACK_MESSAGE)] == ["0"]
+
+
+async def test_a_message_of_a_broker_group_that_the_topic_does_not_have_is_refused_at_once(cluster):
+    broker = Broker(cluster)
+    async with SimpleConsumer(cluster.namesrv, "CG", "T") as consumer:
+        call = asyncio.create_task(consumer.receive(wait=2.0))
+        await broker.arrives(b"a")
+        (message,) = await call
+        point = parse_check_point(message.properties[POP_CHECK_POINT])
+        elsewhere = {POP_CHECK_POINT: msgspec.structs.replace(point, broker_name="nowhere").text}
+        with pytest.raises(NoBrokerError, match="no broker group nowhere"):
+            await consumer.ack(msgspec.structs.replace(message, properties=elsewhere))
+        assert "nowhere" not in consumer._core.routes.groups, "strangers' names fill no table"
 
 
 async def test_the_messages_of_a_late_answer_come_with_the_next_call(cluster):

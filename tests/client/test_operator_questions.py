@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import contextmanager
 
 import pytest
 from client_fakes import until
 from consuming import fill, take
 
-from dledger_client import PushConsumer
+from dledger_client import Interceptor, PushConsumer, interception
+from dledger_client.codecs import JsonCodec
+from dledger_client.messages import Decoding
 from dledger_client.questions import MAX_AT_ONCE
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command
@@ -134,3 +137,44 @@ async def test_operator_requests_above_the_limit_are_refused_and_a_close_answers
         assert not task.done()
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_message_that_an_operator_has_consumed_is_decoded_as_any_other(cluster):
+    cluster.group.store("T", 0, b"17")
+    cluster.group.store("T", 0, b"seventeen")
+    seen = []
+
+    async def handler(message):
+        seen.append(message.decoding)
+
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler, codec=JsonCodec(int), start_from="last") as consumer:
+        await until(lambda: "CG" in cluster.group.members and consumer.assignment)
+        _, done = await consume(cluster, 0)
+        _, failed = await consume(cluster, 1, opaque=1_000_000_003)
+    assert (done["consumeResult"], seen) == ("CR_SUCCESS", [Decoding(17)])
+    assert failed["consumeResult"] == "CR_THROW_EXCEPTION"
+    assert failed["remark"].startswith("DecodeError: message ")
+
+
+async def test_a_message_that_an_operator_has_consumed_is_handled_within_the_interceptor(cluster):
+    handled = []
+
+    class Watch(Interceptor):
+        @contextmanager
+        def handling(self, call):
+            yield
+            handled.append(call.message.body)
+
+    async def handler(_message):
+        """Handle a message."""
+
+    interception.install(Watch())
+    try:
+        fill(cluster, 1)
+        async with PushConsumer(cluster.namesrv, "CG", "T", handler) as consumer:
+            await until(lambda: "CG" in cluster.group.members and consumer.assignment and handled)
+            _, told = await consume(cluster)
+    finally:
+        interception.uninstall()
+    assert told["consumeResult"] == "CR_SUCCESS"
+    assert handled == [b"0000"] * 2

@@ -96,6 +96,18 @@ async def test_while_the_leader_is_unknown_waiting_sends_do_not_flood_the_follow
     await asyncio.gather(*waiting)
 
 
+async def test_a_caller_that_slows_down_by_itself_is_told_of_a_busy_broker_at_once(cluster):
+    cluster.answer(RequestCode.SEND_MESSAGE_V2, BUSY)
+    async with Producer(cluster.namesrv, retry_busy=False) as producer:
+        with pytest.raises(SendError) as failure:
+            await producer.send("T", b"x")
+    assert (failure.value.outcome, failure.value.code, failure.value.attempts) == (
+        "not_sent",
+        ResponseCode.SYSTEM_BUSY,
+        1,
+    )
+
+
 async def test_a_busy_broker_is_asked_again_until_it_takes_the_message(cluster, producer):
     leader = cluster.group.nodes[0]
     leader.answer_in_turn(SEND, BUSY, BUSY, BUSY, leader._send)

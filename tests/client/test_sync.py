@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -40,9 +41,11 @@ from dledger_client import (
     SyncSimpleConsumer,
     SyncTransactionProducer,
     TransactionProducer,
+    forks,
 )
 from dledger_client.blocking import Blocking, ClosedAfterUse, evaluate
 from dledger_remoting.codes import RequestCode
+from tests.waiting import wait_until
 
 FACES = {
     SyncProducer: Producer,
@@ -143,6 +146,10 @@ def calls(kind):
     names = {name for part in kind.__mro__ if issubclass(part, ClosedAfterUse) for name in vars(part)}
     found = {name: inspect.getattr_static(kind, name) for name in names if not name.startswith("_")}
     return {name: list(inspect.signature(call).parameters.values()) for name, call in found.items() if callable(call)}
+
+
+def test_every_exported_name_exists():
+    assert [name for name in dledger_client.__all__ if not hasattr(dledger_client, name)] == []
 
 
 def test_every_client_class_has_a_blocking_counterpart_except_two():
@@ -303,6 +310,39 @@ def test_a_forked_process_is_told_to_make_its_own_client(cluster):
 def test_a_forked_process_cannot_iterate_the_consumer_of_its_parent(cluster):
     with SyncConsumer(cluster.namesrv, "CG", "T") as consumer:
         refused_after_a_fork(consumer, lambda: next(consumer), "make one in each process")
+
+
+def test_a_forked_process_has_no_connection_of_its_parent(cluster):
+    def sockets():
+        names = [os.readlink(f"/proc/self/fd/{number}") for number in connected]
+        return [name for name in names if name.startswith("socket:")]
+
+    def known():
+        return {transport.get_extra_info("socket").fileno() for transport in list(forks._transports.values())}
+
+    before = set(os.listdir("/proc/self/fd"))
+    with SyncProducer(cluster.namesrv) as producer:
+        producer.send("T", b"x")
+        addresses = {cluster.namesrv, *(node.address for node in cluster.group.nodes)}
+        connected = [
+            number for number in set(os.listdir("/proc/self/fd")) - before if peer_of(int(number)) in addresses
+        ]
+        assert len(sockets()) >= 2, "a name server and a broker"
+        wait_until(lambda: set(map(int, connected)) <= known())  # one may be connected and not told to its protocol yet
+        child = os.fork()
+        if child == 0:
+            os._exit(len(sockets()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.send("T", b"y").queue_offset == 1, "the parent's own is as it was"
+
+
+def peer_of(number):
+    """Return the address of a socket's other end, None for any other file."""
+    try:
+        with socket.socket(fileno=os.dup(number)) as copy:
+            return "{}:{}".format(*copy.getpeername()[:2])
+    except (OSError, IndexError):
+        return None
 
 
 def test_a_signal_handler_may_close_the_client_that_it_has_interrupted():

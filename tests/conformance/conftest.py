@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 from cluster_checks import create_topic
+from grpc_clients import NODE, PYTHON, Command, node_command, python_command
+from grpc_clients import create_topic as create_typed_topic
 from limit_rows import TRIMMED
 from rows import QUICK
+from running_proxy import RunningProxy
 from stock_clients import GO_CLIENT, JAVA_CLIENTS, StockClient
 
 from dledger_chaos.toxiproxy.build import find_go
@@ -197,6 +200,50 @@ def apache(tmp_path: Path, program: list[str]) -> Iterator[MakeClient]:
             return start([tool, *options, *arguments, namesrv], account)
 
         yield start_driver
+
+
+@pytest.fixture(scope="session", params=[PYTHON, NODE])
+def grpc_program(request: pytest.FixtureRequest) -> Command:
+    """Return what starts the driver of one of RocketMQ 5's own clients. pytest's cache keeps the downloads."""
+    return python_command(request) if request.param == PYTHON else node_command(request, tool)
+
+
+@pytest.fixture
+def grpc_client(tmp_path: Path, grpc_program: Command) -> Iterator[MakeClient]:
+    """Return a function that starts one of RocketMQ 5's own clients for the addresses of proxies."""
+    command, environment = grpc_program
+    with starting(tmp_path) as start:
+        yield lambda addresses, account=None, **more: start([*command, addresses], account, **environment, **more)
+
+
+@pytest.fixture(scope="session")
+def shared_grpc_client(
+    grpc_program: Command, proxies: list[RunningProxy], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StockClient]:
+    """Start one of RocketMQ 5's own clients for many tests."""
+    command, environment = grpc_program
+    with starting(tmp_path_factory.mktemp("grpc-client")) as start:
+        yield start([*command, proxies[0].address], None, **environment)
+
+
+@pytest.fixture(scope="session")
+def proxies(quick_group: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningProxy]]:
+    """Start two proxies of the quick cluster."""
+    folder = tmp_path_factory.mktemp("proxies")
+    with ExitStack() as running:
+        yield [running.enter_context(RunningProxy(folder / name, quick_group.namesrv)) for name in ("first", "second")]
+
+
+@pytest.fixture
+def typed_topic(quick_group: LocalCluster) -> Callable[[str], str]:
+    """Return a function that creates a topic for messages of a kind, in the quick cluster."""
+
+    def create(kind: str = "MIXED") -> str:
+        name = f"Typed{next(_NUMBERS)}"
+        create_typed_topic(quick_group, name, kind)
+        return name
+
+    return create
 
 
 def tool(name: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+from cluster_checks import read_topic
+
 from dledger_client import Admin, Producer, SimpleConsumer, Sql, SyncSimpleConsumer
 from dledger_client.testing import LocalCluster, local_cluster_fixture
 
@@ -49,6 +51,14 @@ async def test_members_share_all_queues_and_each_message_goes_to_one(cluster: Lo
         assert await one.receive(wait=0.0) == []
 
 
+async def test_a_member_finishes_what_another_one_has_taken(cluster: LocalCluster) -> None:
+    await send(cluster, "handed-over", 2)
+    async with SimpleConsumer(cluster.namesrv, "handing-over", "handed-over") as one:
+        taken = [*await one.receive(2), *await one.receive(2, wait=0.0)]
+    async with SimpleConsumer(cluster.namesrv, "handing-over", "handed-over") as other:
+        assert [await other.ack(message) for message in taken] == [True] * len(taken)
+
+
 async def test_unacknowledged_messages_come_again_unless_hidden_for_longer(cluster: LocalCluster) -> None:
     await send(cluster, "again", 2, large=3_000_000)
     async with SimpleConsumer(cluster.namesrv, "slow", "again", invisible=2.0) as consumer:
@@ -70,6 +80,17 @@ async def test_unacknowledged_messages_come_again_unless_hidden_for_longer(clust
         assert hidden is not None
         assert await consumer.ack(hidden)
         assert not await consumer.ack(hidden)
+
+
+async def test_a_rejected_message_is_a_dead_letter_of_the_group_at_once(cluster: LocalCluster) -> None:
+    await send(cluster, "rejected", 2)
+    async with SimpleConsumer(cluster.namesrv, "strict", "rejected", invisible=2.0) as consumer:
+        for _ in range(2):
+            (message,) = await consumer.receive(1)
+            assert await (consumer.reject if message.body == b"0" else consumer.ack)(message)
+        assert await consumer.receive(wait=3.0) == []
+    (dead,) = await read_topic(cluster.namesrv, "%DLQ%strict")
+    assert (dead.body, dead.topic) == (b"0", "rejected")
 
 
 async def test_the_kill_of_a_leader_loses_nothing_and_shows_nothing_twice(cluster: LocalCluster) -> None:

@@ -10,6 +10,7 @@ from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.leases.commands import LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
@@ -19,6 +20,7 @@ from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import LimitSends, RememberSends
 from dledger_broker.features.settings.table import PutSettings
+from dledger_broker.features.speakers.table import PutSpeaker
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import MAX_OFFSETS_PER_COMMAND, Command
@@ -34,6 +36,7 @@ MOST_INT32 = (1 << 31) - 1
 MOST_INT64 = (1 << 63) - 1
 
 ANNA = Owner("account", "anna")
+SPEAK = Rule("Cluster:*", ("Speak",), ("10.0.0.0/28",))
 EXAMPLES: list[tuple[str, Command]] = [
     ("a topic with defaults", PutTopic(TopicConfig("orders"), 1_700_000_000_000)),
     (
@@ -111,6 +114,12 @@ EXAMPLES: list[tuple[str, Command]] = [
     ),
     ("messages that come again", Revive((ReviveRow("CG", "%RETRY%CG+T1", 5, 0, 1_700_000_000_000, 0b11),))),
     ("a group that goes on elsewhere", ResetPop("CG", "T1", 5, 0, 1 << 40)),
+    (
+        "a pop under a lease",
+        LeasedPop(Pop("CG", 1_700_000_000_000, 60_000, (PopRow("T1", 1 << 40, 3, NO_ROW, 7, (4, 5, 6)),)), "client"),
+    ),
+    ("leases", RenewLeases((RenewedLease("client", 1_700_000_060_000, 60_000), RenewedLease("gone", 1, 0)))),
+    ("an account that speaks for others", PutSpeaker(PutAccount("proxy", "key:c2VjcmV0", custom=(SPEAK,)))),
     ("a group that pops", PutRequestMode("T1", "CG", True, -1)),
     ("a group that is reset", ResetOffsets("CG", (ResetRow("T1", 5, 0, 1 << 40), ResetRow("T1", 5, 1, 0)))),
     ("a reset that a consumer has seen", SeeReset("CG", "T1", 0, 1 << 40, Committer(1 << 63, (2, 3), 4))),

@@ -15,6 +15,7 @@ from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, EndTimers, FireTimers
 from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.leases.commands import LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import LATE_COMMIT_S, Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
@@ -157,6 +158,14 @@ def popped(replica: Replica) -> None:
     )
 
 
+def leased(replica: Replica) -> None:
+    popped(replica)
+    created = replica.state.topics["orders"].created_position
+    row = PopRow("orders", created, 1, 5, 8, (6, 7))
+    replica.apply(LeasedPop(Pop("readers", STORE_MS + 2, 60_000, (row,)), "anna"))
+    replica.apply(RenewLeases((RenewedLease("anna", STORE_MS + 90_000, 60_000),)))
+
+
 def request_modes(replica: Replica) -> None:
     replica.apply(PutRequestMode("orders", "readers", True, -1), PutRequestMode("orders", "others", False, 0))
 
@@ -290,7 +299,20 @@ LARGE: tuple[Callable[[Replica], None], ...] = (
 )
 STATES: tuple[Callable[[Replica], None], ...] = (
     *(empty, topics, queues, groups, offsets_of_nobody, offsets_with_committers, features, ordinal, group_time, pins),
-    *(locks, popped, request_modes, reset, accounts, settings, quotas, access, tls, limits_alone, remembered_sends),
+    *(
+        locks,
+        popped,
+        leased,
+        request_modes,
+        reset,
+        accounts,
+        settings,
+        quotas,
+        access,
+        tls,
+        limits_alone,
+        remembered_sends,
+    ),
     *(remembered_no_more, timers, halves, *LARGE, everything),
 )
 
@@ -359,7 +381,7 @@ def test_each_kind_of_frame_stands_in_the_snapshot_of_everything() -> None:
     assert {"start", *snapshot.FRAME_ORDER, "end"} <= set(kinds)
     alone = {
         *("access", "accounts", "white-list", "activated", "locks", "pop-queues", "deliveries", "ended-deliveries"),
-        *("request-modes", "quotas", "resets", "seen-resets", "settings", "tls"),
+        *("request-modes", "quotas", "resets", "seen-resets", "settings", "tls", "pop-leases", "leased-deliveries"),
     }
     assert set(kinds) | alone == {"start", *of_tables, "end"}
     assert (kinds[0], kinds[-1]) == ("start", "end")

@@ -1,5 +1,6 @@
 """Known bugs are caught. Each run tries a new sample of them, and `make mutants` tries all."""
 
+import inspect
 from collections.abc import Generator
 from random import Random, SystemRandom
 
@@ -32,6 +33,23 @@ def test_a_sample_of_the_known_bugs_is_caught() -> None:
     print(f"sample {number}: {' '.join(sample)}")
     catches = [hunt_one(name, LAB, SEEDS_TRIED) for name in sample]
     assert [catch.mutant for catch in catches if not catch.caught] == [], f"make mutants MUTANTS='{' '.join(sample)}'"
+
+
+def test_a_mutant_takes_what_the_replaced_function_takes() -> None:
+    """Otherwise it is caught for a call that no caller makes, and nothing is proved."""
+    wrong = []
+    for name, mutant in MUTANTS.items():
+        for owner, attribute, replacement in mutant.patches:
+            original = getattr(owner, attribute)
+            if inspect.isroutine(original) and inspect.isroutine(replacement):
+                taken, parameters = inspect.signature(replacement), inspect.signature(original).parameters.values()
+                given = [None for one in parameters if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}]
+                named = {one.name: None for one in parameters if one.kind is one.KEYWORD_ONLY}
+                try:
+                    taken.bind(*given, **named)
+                except TypeError as error:
+                    wrong.append(f"{name}: {attribute}: {error}")
+    assert not wrong
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:

@@ -25,7 +25,7 @@ FRESH = {
     "delays": range(500, 508), "locks": range(500, 507), "retries": range(500, 506), "mixed": range(500, 506),
     "pops": range(500, 512), "replies": range(500, 505), "assignments": range(500, 504), "resets": range(500, 508),
     "classes": range(500, 502), "quotas": range(500, 503), "accounts": range(500, 504), "crowds": range(500, 504),
-    "views": range(500, 502), "client": range(500, 504),
+    "views": range(500, 502), "client": range(500, 504), "leases": range(500, 503),
 }  # fmt: skip
 
 LOG_HAPPENINGS = ("disk error met", "snapshot sent", "log replaced", "entries truncated", "log trimmed", "conflict")
@@ -94,6 +94,7 @@ HAPPENINGS = {
         "popped message acknowledged", "popped message came again", "popped message dead",
         "popped message hidden anew", "popped message shown again", "log trimmed",
     ),
+    "leases": ("delivery leased", "lease renewed", "lease ended by its client", "leased message came again"),
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
     "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
     "quotas": (

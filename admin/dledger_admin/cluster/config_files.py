@@ -5,6 +5,7 @@
     top-level keys          for every broker
     [nodes.<node id>]       for one broker; addresses too, but no ports: a proxy can stand in any single link
     [namesrv]               for the name server
+    [proxy]                 for the proxy, if there is one
 
 Files that change are rewritten at each `up`. The overrides are kept in `DIR/overrides.toml`, so that `node start`
 writes the same configuration again after a node directory was wiped.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from ..errors import AdminError
 from .files import make_directory, write_durably
-from .layout import HOST, ClusterLayout, NodePlace
+from .layout import HOST, ClusterLayout, NodePlace, ProxyPlace
 from .manifest import Manifest
 from .securing import secured_broker_keys, secured_namesrv_keys
 from .toml_text import TomlTable, TomlValue, dump, merge
@@ -40,6 +41,7 @@ class Overrides:
     brokers: TomlTable = field(default_factory=dict)
     nodes: dict[str, TomlTable] = field(default_factory=dict)
     namesrv: TomlTable = field(default_factory=dict)
+    proxy: TomlTable = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the overrides as the TOML they were read from."""
@@ -48,6 +50,8 @@ class Overrides:
             table["nodes"] = dict(self.nodes)
         if self.namesrv:
             table["namesrv"] = self.namesrv
+        if self.proxy:
+            table["proxy"] = self.proxy
         return dump(table)
 
     @property
@@ -73,6 +77,7 @@ def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
         raise AdminError(f"--config {path} is not TOML: {error}") from error
     nodes = _pop_table(table, "nodes", path)
     namesrv = _pop_table(table, "namesrv", path, absent_if=list)
+    proxy = _pop_table(table, "proxy", path)
     node_tables = {node_id: _pop_table(nodes, node_id, path) for node_id in list(nodes)}
     known = [place.node_id for place in layout.places()]
     for node_id, node_table in node_tables.items():
@@ -84,11 +89,13 @@ def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
         _refuse(node_table, _FROM_BASE_PORT, path, "follows from --base-port")
     _refuse(namesrv, ("port", "listenPort"), path, "follows from --namesrv-port")
     _refuse(namesrv, ("data",), path, "follows from the cluster's layout")
+    _refuse(proxy, ("grpc_port", "grpcServerPort"), path, "follows from --proxy-port")
+    _refuse(proxy, ("namesrv", "namesrvAddr"), path, "follows from the cluster's layout")
     _refuse(table, _FROM_LAYOUT, path, "follows from the cluster's layout")
     _refuse(table, ("engine",), path, "follows from --engine at the cluster's founding, or from `dledger node convert`")
     _refuse(table, _FROM_BASE_PORT, path, "follows from --base-port")
     _refuse(table, _PER_NODE, path, "differs from node to node: write it below [nodes.<node id>]")
-    return Overrides(brokers=table, nodes=node_tables, namesrv=namesrv)
+    return Overrides(brokers=table, nodes=node_tables, namesrv=namesrv, proxy=proxy)
 
 
 def stored_overrides(layout: ClusterLayout) -> Overrides:
@@ -136,10 +143,17 @@ def namesrv_table(layout: ClusterLayout, manifest: Manifest, overrides: Override
     return merge(computed, overrides.namesrv)
 
 
+def proxy_table(layout: ClusterLayout, place: ProxyPlace, overrides: Overrides) -> TomlTable:
+    """Return the contents of `proxy.toml`."""
+    computed: TomlTable = {"host": HOST, "grpc_port": place.port, "namesrv": layout.namesrv_address}
+    return merge(computed, overrides.proxy)
+
+
 def write_config_files(layout: ClusterLayout, manifest: Manifest, overrides: Overrides) -> None:
     """Write what every process reads, and keep the overrides for `node start`."""
     write_durably(layout.data_dir / OVERRIDES_FILE, overrides.text().encode())
     write_namesrv_config(layout, manifest, overrides)
+    write_proxy_config(layout, overrides)
     for place in layout.places():
         write_broker_config(layout, manifest, place, overrides)
 
@@ -154,6 +168,13 @@ def write_namesrv_config(layout: ClusterLayout, manifest: Manifest, overrides: O
     """Write `namesrv.toml`, making its directory if there is none."""
     make_directory(layout.namesrv.directory)
     _write(layout.namesrv.config_file, namesrv_table(layout, manifest, overrides))
+
+
+def write_proxy_config(layout: ClusterLayout, overrides: Overrides) -> None:
+    """Write `proxy.toml` if there is a proxy, making its directory if there is none."""
+    if layout.proxy is not None:
+        make_directory(layout.proxy.directory)
+        _write(layout.proxy.config_file, proxy_table(layout, layout.proxy, overrides))
 
 
 def _write(path: Path, table: Mapping[str, TomlValue]) -> None:

@@ -4,7 +4,7 @@ group g (a, b, ... counted from 0), node k      broker-<g>-n<k>
 brokerName of group g                           broker-<g>
 client port                                     base port + 100 g + 10 k
 peer port, HTTP port, alias port                client port + 1, + 2, + 3
-directory                                       DIR/<node id>
+directory                                       DIR/<node id>, DIR/namesrv, DIR/proxy
 broker id                                       0 for the leader, k + 1 for a follower
 """
 
@@ -31,6 +31,7 @@ _PEER_OFFSET = 1
 _HTTP_OFFSET = 2
 _ALIAS_OFFSET = 3
 _LAST_PORT = 65535
+_PROXY_PORT = "proxy port"
 
 
 def group_name(number: int) -> str:
@@ -88,8 +89,21 @@ class NamesrvPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyPlace:
+    """The proxy process of a local cluster."""
+
+    port: int
+    directory: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration file with which the process starts."""
+        return self.directory / "proxy.toml"
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """The numbers that decide everything else; see the module's table.
+    """The numbers that decide everything else; see the module's table. With `proxy_port` 0 there is no proxy.
 
     Raises `ImpossibleLayoutError` for numbers that make no cluster.
     """
@@ -99,6 +113,7 @@ class ClusterLayout:
     nodes: int = DEFAULT_NODES
     namesrv_port: int = DEFAULT_NAMESRV_PORT
     base_port: int = DEFAULT_BASE_PORT
+    proxy_port: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= len(ascii_lowercase):
@@ -116,6 +131,11 @@ class ClusterLayout:
             )
         if not 1 <= self.namesrv_port <= _LAST_PORT:
             raise ImpossibleLayoutError(f"--namesrv-port {self.namesrv_port}: a port lies in 1..{_LAST_PORT}")
+        if not 0 <= self.proxy_port <= _LAST_PORT:
+            raise ImpossibleLayoutError(f"--proxy-port {self.proxy_port}: a port lies in 1..{_LAST_PORT}, 0 is none")
+        for port, owner in self.ports():
+            if port == self.proxy_port and owner != _PROXY_PORT:
+                raise ImpossibleLayoutError(f"--proxy-port {self.proxy_port} is also the {owner}: choose another one")
         for port, owner in self.ports()[1:]:
             if port == self.namesrv_port:
                 raise ImpossibleLayoutError(
@@ -127,6 +147,11 @@ class ClusterLayout:
     def namesrv(self) -> NamesrvPlace:
         """The name server."""
         return NamesrvPlace(self.namesrv_port, self.data_dir / "namesrv")
+
+    @property
+    def proxy(self) -> ProxyPlace | None:
+        """The proxy, None if there is none."""
+        return ProxyPlace(self.proxy_port, self.data_dir / "proxy") if self.proxy_port else None
 
     @property
     def namesrv_address(self) -> str:
@@ -176,4 +201,6 @@ class ClusterLayout:
             owned_ports.append((place.peer_port, f"peer port of {place.node_id}"))
             owned_ports.append((place.http_port, f"HTTP port of {place.node_id}"))
             owned_ports.append((place.alias_port, f"alias port of {place.node_id}"))
+        if self.proxy_port:
+            owned_ports.append((self.proxy_port, _PROXY_PORT))
         return owned_ports

@@ -28,6 +28,7 @@ from .config_files import (
     Overrides,
     broker_table,
     namesrv_table,
+    proxy_table,
     read_overrides,
     stored_overrides,
     write_config_files,
@@ -35,12 +36,12 @@ from .config_files import (
 from .files import being_written, make_directory
 from .layout import DEFAULT_BASE_PORT, DEFAULT_GROUPS, DEFAULT_NAMESRV_PORT, DEFAULT_NODES, ClusterLayout
 from .manifest import Manifest, read_manifest, write_manifest
-from .ports import require_free
+from .ports import is_free, require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
-from .processes import NAMESRV, Service, broker_service, namesrv_service, stop_at_once
+from .processes import NAMESRV, PROXY, Service, broker_service, namesrv_service, proxy_service, stop_at_once
 from .securing import Asked, make_secure, require_files, with_security
 from .starting import START_TIMEOUT_S, Patience
-from .validation import check_broker_config, check_namesrv_config
+from .validation import check_broker_config, check_namesrv_config, check_proxy_config
 
 _POLL_S = 0.03
 
@@ -57,6 +58,7 @@ class UpOptions:
     config: Path | None = None
     engine: str | None = None
     asked: Asked = field(default_factory=Asked)
+    proxy_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class ClusterSetup:
             changed_meanings = check_broker_config(broker_table(layout, manifest, place, overrides), place.node_id)
             meanings.update(dict.fromkeys(changed_meanings))
         check_namesrv_config(namesrv_table(layout, manifest, overrides))
+        if layout.proxy is not None:
+            _require_open(manifest)
+            check_proxy_config(proxy_table(layout, layout.proxy, overrides))
         return cls(layout, manifest, overrides, options.asked, list(meanings))
 
     def start(self) -> RunningCluster:
@@ -171,6 +176,18 @@ class RunningCluster:
                 )
             time.sleep(_POLL_S)
 
+    def await_proxy(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
+        """Wait until the proxy listens, if there is one. Raises `StartError` if it ends, or takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while self.layout.proxy is not None and is_free(self.layout.proxy.port):
+            check()
+            code = self.processes[PROXY].poll()
+            if code is not None:
+                raise StartError(f"the proxy ended with exit code {code}: {self._last_words([PROXY])}")
+            if time.monotonic() >= deadline:
+                raise StartError(f"the proxy does not listen after {timeout_s:g} s: {self._last_words([PROXY])}")
+            time.sleep(_POLL_S)
+
     def _find_obstacles(self, leaders: dict[str, NodeStatus]) -> dict[str, str]:
         """Return by group why clients cannot be served yet. A leader that only refuses writes is no obstacle."""
         obstacles = {group: "no node leads" for group in self.layout.group_names() if group not in leaders}
@@ -211,6 +228,7 @@ def services(layout: ClusterLayout) -> dict[str, Service]:
     """Return the processes of a cluster by name, the name server first."""
     return {
         NAMESRV: namesrv_service(layout.namesrv),
+        **({} if layout.proxy is None else {PROXY: proxy_service(layout.proxy)}),
         **{place.node_id: broker_service(place) for place in layout.places()},
     }
 
@@ -264,6 +282,7 @@ def _choose_layout(options: UpOptions, existing: Manifest | None) -> ClusterLayo
             nodes=DEFAULT_NODES if options.nodes is None else options.nodes,
             namesrv_port=DEFAULT_NAMESRV_PORT if options.namesrv_port is None else options.namesrv_port,
             base_port=DEFAULT_BASE_PORT if options.base_port is None else options.base_port,
+            proxy_port=options.proxy_port or 0,
         )
     existing_layout = existing.layout(data_dir)
     for option, requested, actual in (
@@ -281,6 +300,7 @@ def _choose_layout(options: UpOptions, existing: Manifest | None) -> ClusterLayo
         existing_layout.nodes,
         existing.namesrv_port if options.namesrv_port is None else options.namesrv_port,
         existing.base_port if options.base_port is None else options.base_port,
+        existing.proxy_port if options.proxy_port is None else options.proxy_port,
     )
 
 
@@ -297,7 +317,8 @@ def _choose_manifest(
 ) -> Manifest:
     if existing is None:
         segment_bytes = overrides.segment_bytes or DEFAULT_SEGMENT_BYTES
-        return founding_manifest(layout, overrides.cluster, segment_bytes, engine or NATIVE_ENGINE)
+        founded = founding_manifest(layout, overrides.cluster, segment_bytes, engine or NATIVE_ENGINE)
+        return msgspec.structs.replace(founded, proxy_port=layout.proxy_port)
     if engine not in (None, existing.engine):
         raise LayoutError(
             f"{layout.data_dir} holds a cluster of nodes with engine {existing.engine!r}, --engine {engine} was given:"
@@ -313,7 +334,18 @@ def _choose_manifest(
                 f"{key} = {requested!r} was given, and {layout.data_dir} was made with {actual!r}, which cannot change "
                 f"later: remove the key, or give another directory for another cluster"
             )
-    return msgspec.structs.replace(existing, namesrv_port=layout.namesrv_port, base_port=layout.base_port)
+    return msgspec.structs.replace(
+        existing, namesrv_port=layout.namesrv_port, base_port=layout.base_port, proxy_port=layout.proxy_port
+    )
+
+
+def _require_open(manifest: Manifest) -> None:
+    """Raise `AdminError` for a secured cluster: its proxy needs an account that only an administrator can make."""
+    if manifest.secured:
+        raise AdminError(
+            "--proxy-port is for clusters without access control: make an account for the proxy with the right Speak, "
+            "then run `dledger proxy --config FILE` with its account_file"
+        )
 
 
 def _set_security(layout: ClusterLayout, manifest: Manifest, asked: Asked) -> Manifest:

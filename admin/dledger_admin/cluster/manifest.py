@@ -11,6 +11,7 @@ completed, never be started anew. Two identities for one node would be two voter
     base_port
     engine          what decides in every node, part of each group's identity; absent: the native engine
     groups          {broker name: [{node_id, incarnation}, ...]}, the founding members
+    proxy_port      the port of the proxy; absent: none
     secured         whether every process is started with TLS and access control, whichever files are there
 """
 
@@ -49,13 +50,16 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     groups: dict[str, list[Founder]]
     engine: str = NATIVE_ENGINE
     secured: bool = False
+    proxy_port: int = 0
 
     def layout(self, data_dir: Path) -> ClusterLayout:
         """Return the layout of the cluster that lies in `data_dir`."""
         sizes = {len(founders) for founders in self.groups.values()}
         if len(sizes) != 1:
             raise LayoutError(f"{data_dir / FILE_NAME}: groups of equal size expected, found sizes {sorted(sizes)}")
-        return ClusterLayout(data_dir, len(self.groups), sizes.pop(), self.namesrv_port, self.base_port)
+        return ClusterLayout(
+            data_dir, len(self.groups), sizes.pop(), self.namesrv_port, self.base_port, self.proxy_port
+        )
 
 
 def read_manifest(data_dir: Path) -> Manifest | None:

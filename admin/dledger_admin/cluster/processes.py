@@ -17,12 +17,14 @@ from pathlib import Path
 
 from ..errors import AdminError
 from .files import being_written, make_directory
-from .layout import NamesrvPlace, NodePlace
+from .layout import NamesrvPlace, NodePlace, ProxyPlace
 from .ports import command_line, has_ended, has_program
 
 PID_FILE = "pid"
 NAMESRV = "namesrv"
 """Stands for the name server where a node id is expected."""
+PROXY = "proxy"
+"""Stands for the proxy where a node id is expected."""
 
 STOPPING_FILE = "stopping"
 """File in the data directory that says what a stopping process still waits for. It changes with its progress."""
@@ -124,6 +126,11 @@ def broker_service(place: NodePlace) -> Service:
 def namesrv_service(place: NamesrvPlace) -> Service:
     """Return the name server process."""
     return Service(NAMESRV, "dledger_namesrv", place.config_file)
+
+
+def proxy_service(place: ProxyPlace) -> Service:
+    """Return the proxy process."""
+    return Service(PROXY, "dledger_proxy", place.config_file)
 
 
 def stop_at_once(

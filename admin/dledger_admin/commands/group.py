@@ -51,14 +51,21 @@ def group() -> None:
     help="Delays before the redeliveries of a failed message, such as '10s 1m 1h'; the last one repeats. 'levels' "
     "means the brokers' delay levels.  [default: levels, later as before]",
 )
+@click.option(
+    "--ordered/--no-ordered",
+    default=None,
+    help="Deliver messages in their order to clients that come through a proxy.  [default: no, later as before]",
+)
 @output_option
-def create(namesrv: str, name: str, retries: int | None, retry_delays: str | None, output: str) -> None:
+def create(
+    namesrv: str, name: str, retries: int | None, retry_delays: str | None, ordered: bool | None, output: str
+) -> None:
     """Create a consumer group, or change one; brokers create them on first use unless `auto_create_group` is false."""
 
     policy = None if retry_delays is None else _parse_retry_policy(retry_delays)
 
     async def work(admin: Admin) -> GroupChange:
-        return await consumer_groups.create(admin, name, retries, policy)
+        return await consumer_groups.create(admin, name, retries, policy, ordered=ordered)
 
     emit(with_admin(namesrv, work), output, _render_change)
 

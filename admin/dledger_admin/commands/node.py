@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from ..cluster.config_files import stored_overrides, write_broker_config, write_namesrv_config
+from ..cluster.config_files import stored_overrides, write_broker_config, write_namesrv_config, write_proxy_config
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
 from ..cluster.manifest import Manifest, require_manifest
 from ..cluster.ports import is_free, require_free
 from ..cluster.probes import fetch_status
-from ..cluster.processes import NAMESRV, Service, stop_at_once, stop_gracefully, stop_started
+from ..cluster.processes import NAMESRV, PROXY, Service, stop_at_once, stop_gracefully, stop_started
 from ..cluster.securing import with_security
 from ..cluster.starting import Patience
 from ..errors import AdminError, LayoutError, StartError, WrongUsageError
@@ -210,6 +210,8 @@ def _write_missing_config(layout: ClusterLayout, manifest: Manifest, service: Se
     overrides = stored_overrides(layout)
     if service.name == NAMESRV:
         write_namesrv_config(layout, manifest, overrides)
+    elif service.name == PROXY:
+        write_proxy_config(layout, overrides)
     else:
         write_broker_config(layout, manifest, layout.place(service.name), overrides)
 
@@ -249,6 +251,8 @@ def _await_answer(
 def _is_answering(layout: ClusterLayout, node_id: str) -> bool:
     if node_id == NAMESRV:
         return not is_free(layout.namesrv_port)
+    if node_id == PROXY:
+        return not is_free(layout.proxy_port)
     return fetch_status(layout.place(node_id)) is not None
 
 

@@ -10,8 +10,9 @@ import msgspec
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
+from ..cluster.ports import is_free
 from ..cluster.probes import NodeStatus, answers_clients, disk_warnings, fetch_all, group_commits, refusals
-from ..cluster.processes import NAMESRV
+from ..cluster.processes import NAMESRV, PROXY
 from ..errors import UNHEALTHY
 from ..output import columns, emit, output_option
 from .options import data_option
@@ -87,6 +88,10 @@ def cluster_status(layout: ClusterLayout) -> ClusterStatus:
                 status=answer,
             )
         )
+    if layout.proxy is not None:
+        pid = pids[PROXY]
+        is_open = pid is not None and not is_free(layout.proxy.port)
+        processes.append(ProcessStatus(name=PROXY, pid=pid, client_port=layout.proxy.port, answers=is_open))
     led_groups = {answer.group for answer in statuses.values() if answer is not None and answer.leads}
     leaderless = sorted({place.group for place in places} - led_groups)
     return ClusterStatus(str(layout.data_dir), processes, other_members(layout, statuses), leaderless)

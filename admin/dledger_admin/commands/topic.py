@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from dledger_client import Admin
-from dledger_remoting.topics import DEFAULT_TOPIC_QUEUES, IDEMPOTENT_ATTRIBUTE, WRITE_ALIASES_ATTRIBUTE
+from dledger_remoting.message_types import OF_MESSAGES, MessageType
+from dledger_remoting.topics import (
+    DEFAULT_TOPIC_QUEUES,
+    IDEMPOTENT_ATTRIBUTE,
+    MESSAGE_TYPE_ATTRIBUTE,
+    WRITE_ALIASES_ATTRIBUTE,
+)
 
 from ..asking import Asking, asks_first
 from ..help import HelpGroup
@@ -18,6 +26,8 @@ from .names import STORED_TOPIC, TOPIC
 from .options import broker_groups_option, namesrv_option
 
 _NO_TOPICS = "there are no topics: `dledger topic create` makes one, and so does the first message to it"
+MESSAGE_TYPES: Final = (*OF_MESSAGES, MessageType.MIXED)
+"""Types of messages that a topic may be for."""
 
 
 @click.group(cls=HelpGroup)
@@ -52,6 +62,12 @@ def topic() -> None:
     help="List write aliases in the route, so that stock producers find another node while there is no leader.  "
     "[default: as the nodes are configured, later as before]",
 )
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice([str(word) for word in MESSAGE_TYPES], case_sensitive=False),
+    help="Kind of messages that proxies take for the topic.  [default: NORMAL, later as before]",
+)
 @output_option
 def create(
     namesrv: str,
@@ -61,6 +77,7 @@ def create(
     broker_groups: tuple[str, ...],
     idempotent: bool | None,
     write_aliases: bool | None,
+    message_type: str | None,
     output: str,
 ) -> None:
     """Create a topic, or change the settings of one. Settings that are not given stay as they are."""
@@ -69,6 +86,8 @@ def create(
         attributes[IDEMPOTENT_ATTRIBUTE] = "true" if idempotent else None
     if write_aliases is not None:
         attributes[WRITE_ALIASES_ATTRIBUTE] = "true" if write_aliases else "false"
+    if message_type is not None:
+        attributes[MESSAGE_TYPE_ATTRIBUTE] = message_type
 
     wish = topics.Wish(queues, permission, broker_groups, attributes)
 

@@ -18,6 +18,7 @@ from ..cluster.layout import (
     DEFAULT_GROUPS,
     DEFAULT_NAMESRV_PORT,
     DEFAULT_NODES,
+    HOST,
     ClusterLayout,
 )
 from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, services, up_lock
@@ -31,12 +32,13 @@ from .options import AbsolutePath, data_option, start_patience_s, start_timeout_
 
 
 class Started(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Result of `up --detach`; leaders are node ids by group. `console` is left out if none was started."""
+    """Result of `up --detach`; leaders are node ids by group. `console` and `proxy` only if started."""
 
     data: str
     namesrv: str
     leaders: dict[str, str]
     console: str | None = None
+    proxy: str | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -56,6 +58,11 @@ class Stopped(msgspec.Struct, frozen=True):
     type=int,
     help=f"Client port of the first node; node k of group g has this + 100 g + 10 k, its peer port is one higher, its "
     f"HTTP port two.  [default: {DEFAULT_BASE_PORT}, later as before]",
+)
+@click.option(
+    "--proxy-port",
+    type=int,
+    help="Port of a proxy for RocketMQ 5's gRPC clients; 0: no proxy.  [default: no proxy, later as before]",
 )
 @click.option(
     "--engine",
@@ -101,6 +108,7 @@ def up(
     nodes: int | None,
     namesrv_port: int | None,
     base_port: int | None,
+    proxy_port: int | None,
     engine: str | None,
     config: Path | None,
     secure: bool,
@@ -121,7 +129,7 @@ def up(
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "jinja2", "prometheus_client", "rich")
     security_options = Asked(secure, renew_certificates, new_key_file)
-    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options)
+    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options, proxy_port)
     ClusterSetup.prepare(options)  # errors are said before a directory is made
     with up_lock(data):
         setup = ClusterSetup.prepare(options)  # another `up` may have come and gone
@@ -140,7 +148,9 @@ def up(
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
         say(f"warning: {name} ended with exit code {code}: {words}")
-    emit(Started(str(data), cluster.layout.namesrv_address, leaders, console), output, _render_started)
+    place = cluster.layout.proxy
+    proxy = None if place is None else f"{HOST}:{place.port}"
+    emit(Started(str(data), cluster.layout.namesrv_address, leaders, console, proxy), output, _render_started)
     if output != "json" and setup.manifest.secured:
         for line in how_to_connect(cluster.layout):
             click.echo(line)
@@ -161,6 +171,7 @@ def down(data: Path, output: str) -> None:
 def _await_leaders(cluster: RunningCluster, timeout_s: float, check: Callable[[], None]) -> dict[str, str]:
     try:
         leaders = cluster.await_leaders(timeout_s, check, say)
+        cluster.await_proxy(timeout_s, check)
         return {group: status.node_id for group, status in leaders.items()}
     except BaseException:
         cluster.stop()
@@ -198,7 +209,8 @@ def _run_in_foreground(setup: ClusterSetup, console_port: int) -> None:
 def _render_started(result: Started) -> str:
     leaders = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
     console = f"console {result.console}\n" if result.console else ""
-    return f"{console}name server {result.namesrv}; {leaders}\nstop with: dledger down --data {result.data}"
+    proxy = "" if result.proxy is None else f"; proxy {result.proxy}"
+    return f"{console}name server {result.namesrv}; {leaders}{proxy}\nstop with: dledger down --data {result.data}"
 
 
 def _render_stopped(layout: ClusterLayout, result: Stopped) -> str:

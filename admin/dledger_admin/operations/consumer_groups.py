@@ -129,14 +129,18 @@ async def require_group(admin: Admin, name: str) -> SubscriptionGroupConfig:
     return groups[name]
 
 
-async def create(admin: Admin, name: str, retries: int | None, policy: GroupRetryPolicy | None) -> GroupChange:
-    """Create a group, or change its number of redeliveries and their delays. None leaves a setting as it is."""
+async def create(
+    admin: Admin, name: str, retries: int | None, policy: GroupRetryPolicy | None, *, ordered: bool | None
+) -> GroupChange:
+    """Create a group, or change it: redeliveries and their delays, order through a proxy. None leaves a setting."""
     existing = (await admin.groups()).get(name)
     config = existing or SubscriptionGroupConfig(group_name=name)
     if retries is not None:
         config = msgspec.structs.replace(config, retry_max_times=retries)
     if policy is not None:
         config = msgspec.structs.replace(config, group_retry_policy=policy)
+    if ordered is not None:
+        config = msgspec.structs.replace(config, consume_message_orderly=ordered)
     await admin.create_group(config)
     return GroupChange(name, "changed" if existing else "created")
 

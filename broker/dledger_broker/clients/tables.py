@@ -180,8 +180,10 @@ class LocalClients:
         version: int,
         now: float,
         principal: Principal = NO_ACCOUNT,
+        address: HostAddress | None = None,
     ) -> ClientRow:
         """Handle a heartbeat, and return the client's row. With access control, `principal` is the client's account.
+        `address` is the client's, if a proxy's channel carries the heartbeat.
 
         An id belongs to an account: a client of another account with the same id is a separate client. Raises
         `SystemBusy` if the rows of this node are full and this row would grow.
@@ -198,7 +200,7 @@ class LocalClients:
             consumers = tuple(_merge_newer(consumer, former.get(consumer.group_name)) for consumer in consumers)
         row = ClientRow(
             client_id,
-            str(channel.address),
+            str(address or channel.address),
             language,
             version,
             tuple(producer.group_name for producer in heartbeat.producer_data_set),

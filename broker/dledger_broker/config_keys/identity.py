@@ -101,6 +101,14 @@ class Identity:
         takes="`off`, `log`, `on`",
         shown="`on` with `access_key_file`, else `off`",
     )
+    max_spoken_age_ms: int = key(
+        300_000,
+        "maximum age in ms of the date that a client signs when [a proxy sends its request](wire.md#proxies), and of a "
+        "date that is ahead of the node's clock",
+        consequence="a request with another date is refused (16)",
+        bounds=(1_000, 86_400_000),
+        live=True,
+    )
 
 
 def _peers(_name: str, value: ConfigValue, _base: Path) -> dict[str, Address]:

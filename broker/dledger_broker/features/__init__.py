@@ -19,6 +19,7 @@ from dledger_broker.features import (
     group_identity,
     group_settings,
     groups,
+    leases,
     locks,
     mending,
     offsets,
@@ -35,6 +36,7 @@ from dledger_broker.features import (
     runtime,
     sending,
     settings,
+    speakers,
     statistics,
     topics,
     transactions,
@@ -57,6 +59,7 @@ FEATURES: Final = (
     class_filters.FEATURE,
     pulling.FEATURE,
     pop.FEATURE,
+    leases.FEATURE,
     assignments.FEATURE,
     resets.FEATURE,
     queries.FEATURE,
@@ -70,6 +73,7 @@ FEATURES: Final = (
     consumer_questions.FEATURE,
     runtime.FEATURE,
     accounts.FEATURE,
+    speakers.FEATURE,
     access.FEATURE,
 )
 

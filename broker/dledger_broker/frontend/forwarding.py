@@ -30,7 +30,7 @@ from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -79,6 +79,15 @@ REFUSALS_KEPT_S: Final = 60.0
 _ANSWERED, _REFUSED, _SETTLED = b"\x00", b"\x01", b"\x02"
 
 
+class SentPrincipal(NamedTuple):
+    """Principal in an envelope, with the fields of `Principal` that older nodes know."""
+
+    name: str
+    version: int = 0
+    by_address: bool = False
+    is_node: bool = False
+
+
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A request on its way to the leader."""
 
@@ -91,7 +100,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     header: bytes
     body: bytes
     epoch: int = 0
-    principal: Principal | None = None
+    principal: SentPrincipal | None = None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -440,7 +449,8 @@ class Forwarder:
             return
         received = self._env.now() - envelope.age_ms / 1000
         frame = Frame(envelope.serialize_type, envelope.header, envelope.body)
-        self._handling.receive_forwarded(origin, frame, received, envelope.principal)
+        principal = None if envelope.principal is None else Principal(*envelope.principal)
+        self._handling.receive_forwarded(origin, frame, received, principal)
 
     def _reply(self, envelope: Envelope, reply: Callable[[bytes], None], answer: bytes) -> None:
         if answer.startswith(_REFUSED):
@@ -452,11 +462,13 @@ class Forwarder:
         reply(answer)
 
 
-def _principal_to_send(principal: Principal | None) -> Principal | None:
+def _principal_to_send(principal: Principal | None) -> SentPrincipal | None:
     """Return the principal of a request if the leader cannot find it by itself. The leader checks signatures by its own
-    rules.
+    rules, also those of a proxy.
     """
-    return principal if principal is not None and (principal.by_address or principal.is_node) else None
+    if principal is None or principal.speaker or not (principal.by_address or principal.is_node):
+        return None
+    return SentPrincipal(*principal[:4])
 
 
 def _encode_envelope(envelope: Envelope) -> bytes:

@@ -35,7 +35,11 @@ class AccessRefused(NoPermission):
 
 
 class Judge(Protocol):
-    """Judge of requests by accounts and rules. All methods raise `AccessRefused`."""
+    """Judge of requests by accounts and rules. All methods raise `AccessRefused`.
+
+    An `address` is that of the connection. If a proxy speaks for the account, the address decides about the rights of
+    the proxy. The account's own rights are checked by the address that the proxy names.
+    """
 
     def by_address(self, request: Request) -> Principal | None:
         """Return the account that the client's address gives to a request of this node's own client, or None."""
@@ -193,7 +197,7 @@ class Access:
         self._log_refusal("access_would_refuse", request, logged)
 
     def _log_refusal(self, event: str, request: Request, why: str) -> None:
-        address = request.origin.address
+        address = request.client_address
         self._refusal_log.tell(event, address.ip, request.claimed_account, f"{address} code={request.code}", why)
 
 
@@ -219,7 +223,7 @@ def _require(judge: Judge, request: Request, demand: Demand) -> None:
     except AccessRefused as refusal:
         remark = (
             f"User:{principal.name} has no permission to access what the message at this place belongs to from "
-            f"{address}. ({' or '.join(demand.actions)})"
+            f"{request.client_address.ip}. ({' or '.join(demand.actions)})"
         )
         raise AccessRefused(remark, certain=refusal.certain, logged=refusal.remark) from None
 

@@ -36,10 +36,10 @@ class Audit:
     def _answered(
         self, request: Request, read_state: SubjectState, before: object, code: int, remark: str | None
     ) -> None:
-        account = request.account or NO_ACCOUNT
+        account = request.sender or NO_ACCOUNT
         operation = request_code_name(request.code)
         outcome = "done" if code == 0 else f"{code} {remark or ''}".strip()
-        self.log.write(account, str(request.origin.address), operation, outcome, before, _try_read(read_state, request))
+        self.log.write(account, str(request.client_address), operation, outcome, before, _try_read(read_state, request))
 
 
 def _try_read(read_state: SubjectState, request: Request) -> object:

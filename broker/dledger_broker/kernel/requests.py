@@ -23,6 +23,7 @@ from dledger_remoting.errors import FrameError, OutcomeUnknown, RemotingError
 from dledger_remoting.frame import Frame, FrameBounds, FrameDecoder
 from dledger_remoting.hosts import HostAddress
 from dledger_remoting.signatures import ACCESS_KEY_FIELD
+from dledger_remoting.speech import FOR_ACCOUNT_FIELD, is_for_another, speech_in
 
 Ts = TypeVarTuple("Ts")
 Buffer: TypeAlias = bytes | memoryview
@@ -155,12 +156,18 @@ class Principal(NamedTuple):
 
     `by_address`: the client's address gives it the account, without a signature and without an administrator's rights.
     `is_node`: the request is a node's own, for that account.
+
+    `speaker`: the account of a proxy that sends the request for the client, as it was at `speaker_version`. `ip` is the
+    client's address, as the proxy says. All three are empty for a client's own request.
     """
 
     name: str
     version: int = 0
     by_address: bool = False
     is_node: bool = False
+    speaker: str = ""
+    speaker_version: int = 0
+    ip: str = ""
 
 
 class Request(msgspec.Struct, eq=False):
@@ -179,6 +186,7 @@ class Request(msgspec.Struct, eq=False):
     - `committed`: the offset that a pull carries has been handed over to be committed.
     - `verdict`: the state of the accounts by which its signature was checked, and the result. A signature covers the
       whole body, so it is checked again only when the accounts change.
+    - `spoken_verdict`: the same for the signature of the client that a proxy sends the request for.
     - `on_answer`: called with code and remark of the answer.
     """
 
@@ -199,6 +207,7 @@ class Request(msgspec.Struct, eq=False):
     has_polled: bool = False
     committed: bool = False
     verdict: tuple[int, bool] | None = None
+    spoken_verdict: tuple[int, bool] | None = None
     on_answer: Callable[[int, str | None], None] | None = None
 
     @property
@@ -227,8 +236,25 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def claimed_account(self) -> str:
-        """The name of the account that it claims to be of."""
-        return self.account or self.ext.get(ACCESS_KEY_FIELD, "")
+        """The name of the account that it claims to be of, with the account that speaks for it."""
+        if self.principal is not None:
+            return self.sender
+        name = self.ext.get(ACCESS_KEY_FIELD, "")
+        return f"{self.ext.get(FOR_ACCOUNT_FIELD, '')} through {name}" if is_for_another(self.ext) else name
+
+    @property
+    def sender(self) -> str:
+        """The name of its account for logs, empty if access control is off. It names the account that speaks, too."""
+        speaker = "" if self.principal is None else self.principal.speaker
+        return f"{self.account} through {speaker}" if speaker else self.account
+
+    @property
+    def client_address(self) -> HostAddress:
+        """The address of its client, as far as it is proven: a proxy with the right may name another address."""
+        if self.principal is None or not self.principal.speaker:
+            return self.origin.address
+        speech = speech_in(self.ext)
+        return self.origin.address if speech is None else speech.address
 
     @property
     def is_rerouted(self) -> bool:

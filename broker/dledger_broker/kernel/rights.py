@@ -24,7 +24,11 @@ from dledger_remoting.topics import DLQ_PREFIX, is_dead_letter_topic, is_retry_t
 
 
 class Action(StrEnum):
-    """Action on a resource, in RocketMQ's words. `LOG` is ours: reading the log itself, with everything in it."""
+    """Action on a resource, in RocketMQ's words. The last two are ours.
+
+    `LOG` is reading the log itself, with everything in it. `SPEAK` is sending requests for other accounts, whose
+    signatures a proxy passes on.
+    """
 
     PUB = "Pub"
     SUB = "Sub"
@@ -34,6 +38,7 @@ class Action(StrEnum):
     GET = "Get"
     LIST = "List"
     LOG = "Log"
+    SPEAK = "Speak"
 
 
 class ResourceKind(StrEnum):

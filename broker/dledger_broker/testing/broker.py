@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
+from dledger.environment import Environment
 from dledger.store.disk import Disk
 from dledger.testing.disk import SimDisk
 from dledger_broker.features import FEATURES
 from dledger_broker.features.accounts.judge import Accounts
 from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.features.accounts.sealing import KeyFile
+from dledger_broker.features.accounts.signed_dates import SignedDates
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.offsets.commits import OffsetCommits
@@ -162,9 +164,11 @@ class BrokerInMemory:
         return BrokerInMemory(self.disk, self.log, self.config, features=self.features, lead=lead)
 
 
-def guard(service: BrokerService, machine: BrokerMachine, keys: KeyFile, cluster: str = "DefaultCluster") -> None:
+def guard(
+    service: BrokerService, machine: BrokerMachine, keys: KeyFile, env: Environment, cluster: str = "DefaultCluster"
+) -> None:
     """Have requests judged from now on, as on a node with these keys."""
-    judge = Accounts(keys, cluster)
+    judge = Accounts(keys, cluster, SignedDates(env, service.live))
     machine.on_state(judge.keep_table)
     service.parts[AccountRequests].changes.keys = keys
     service.access.guard(judge)

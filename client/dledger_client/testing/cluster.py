@@ -244,6 +244,26 @@ class LocalCluster:
         self.kill(node_id)
         self._run_command("node", "start", "--data", str(self.data_dir), node_id, "--detach", seconds=START_SECONDS)
 
+    def mend(self) -> None:
+        """Continue paused nodes, start dead processes again, and wait until all nodes are ready.
+
+        Returns at once if nothing is broken. Raises `ClusterError` if a process does not come up again.
+        """
+        paused, dead = sorted(self._paused), [name for name in self._processes if self.pid(name) is None]
+        for node_id in paused:
+            if node_id in dead:
+                self._paused.discard(node_id)
+            else:
+                self.resume(node_id)
+        if _NAMESRV in dead:  # no command starts a name server alone
+            self._stop_processes()
+            self._start()
+        else:
+            for node_id in dead:
+                self.restart(node_id)
+        if paused or dead:
+            self.wait_ready()
+
     def pid(self, name: str) -> int | None:
         """Return the process id of a node or of `"namesrv"`, None if it does not run."""
         directory = self.data_dir / name

@@ -59,7 +59,7 @@ class Reserver:
 
     def has_room(self, end: int) -> bool:
         """Return whether ordinary entries can follow those that end at `end`, as far as that is known."""
-        return self.has(self._store.room_behind(end)) or not self.is_full
+        return self._store.has_room_behind(end) or self.has(self._store.room_behind(end)) or not self.is_full
 
     def claim(self, metas: Sequence[EntryMeta], *, privileged: bool) -> bool:
         """Claim reserved space as `LogStore.claim` does. If the result is False, `wait` and claim again."""

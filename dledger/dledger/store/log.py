@@ -83,6 +83,7 @@ class LogStore(LogReader):
         self.snapshots = snapshots
         self._disk = disk
         self._reserve_bytes = min(reserve_bytes, segment_bytes // 4)
+        self._room_bytes = min(ROOM_BYTES, segment_bytes // 4)
         self._index = index
         self._mark = mark
         self._commit = commit
@@ -268,7 +269,11 @@ class LogStore(LogReader):
 
     def room_behind(self, end: int) -> Need:
         """Return the need of `ROOM_BYTES` of further ordinary entries, behind entries that end at `end`."""
-        return self.need_to(end + min(ROOM_BYTES, self.segment_bytes // 4))
+        return self.need_to(end + self._room_bytes)
+
+    def has_room_behind(self, end: int) -> bool:
+        """Return whether `room_behind(end)` is reserved, as far as `has_to` tells."""
+        return self.has_to(end + self._room_bytes)
 
     def has_to(self, end: int) -> bool:
         """Return whether space is reserved for an ordinary entry that ends at `end`, in this segment. Memory only.

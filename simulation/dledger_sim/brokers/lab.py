@@ -24,6 +24,7 @@ _BROKERS: Final = (
     BrokerScenario("retries", retries=True),
     BrokerScenario("mixed", swarm=True, halves=True, delays=True, locks=True, retries=True, pops=True),
     BrokerScenario("pops", pops=True),
+    BrokerScenario("leases", leases=True),
     BrokerScenario("replies", replies=True),
     BrokerScenario("assignments", assignments=True),
     BrokerScenario("resets", resets=True),

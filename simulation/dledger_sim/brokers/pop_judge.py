@@ -40,6 +40,11 @@ class PopJudge:
     def __init__(self, truth: PopTruth, counts: Counter[str]) -> None:
         self._truth = truth
         self._counts = counts
+        self.clock_lead_s = 0.0
+        """Lead of a busy leader's own clock, in seconds.
+
+        The leader counts the time since others told it theirs by its own clock. A reading taken in a lead is behind.
+        """
         self._shown: dict[tuple[str, int], _Shown] = {}
         self._places: dict[tuple[str, int], tuple[OffsetKey, int]] = {}
         """Place of each message that a group was shown, without its copies in retry topics."""
@@ -81,7 +86,7 @@ class PopJudge:
                 early_s=before.hidden_until - now,
             )
             self._counts["popped message shown again"] += 1
-        until = sent_at + _compute_minimum_s(point.invisible_ms)
+        until = sent_at + self._compute_minimum_s(point.invisible_ms)
         if before is None or before.acked_at is None or point.is_ordered:
             self._shown[name] = _Shown(point.pop_time_ms, until)
         self._counts["popped message shown"] += 1
@@ -106,12 +111,12 @@ class PopJudge:
     def hiding(self, group: str, operation: int, sent_at: float, invisible_ms: int) -> None:
         """Note a request to hide a message anew. From now on the message may come as early as the request says."""
         shown = self._shown[group, operation]
-        shown.hidden_until = min(shown.hidden_until, sent_at + _compute_minimum_s(invisible_ms))
+        shown.hidden_until = min(shown.hidden_until, sent_at + self._compute_minimum_s(invisible_ms))
 
     def hidden(self, group: str, operation: int, sent_at: float, invisible_ms: int) -> None:
         """Note that a message is hidden anew, which ends its previous delivery."""
         shown = self._shown[group, operation]
-        shown.hidden_until = max(shown.hidden_until, sent_at + _compute_minimum_s(invisible_ms))
+        shown.hidden_until = max(shown.hidden_until, sent_at + self._compute_minimum_s(invisible_ms))
 
     def acknowledged(self, key: OffsetKey, point: CheckPoint, operation: int, now: float) -> None:
         """Check an acknowledgement that was answered."""
@@ -127,6 +132,5 @@ class PopJudge:
         shown.acked_at = now if shown.acked_at is None else shown.acked_at
         self._counts["popped message acknowledged by its answer"] += 1
 
-
-def _compute_minimum_s(invisible_ms: int) -> float:
-    return max(invisible_ms / 1000 * (1 - CLOCK_SHARE) - CLOCK_S, 0.0)
+    def _compute_minimum_s(self, invisible_ms: int) -> float:
+        return max(invisible_ms / 1000 * (1 - CLOCK_SHARE) - CLOCK_S - self.clock_lead_s, 0.0)

@@ -4,14 +4,16 @@
 - Each acknowledgement in the log was requested by a consumer. Each answered acknowledgement is in the log.
 - A redelivered message was delivered before and not acknowledged. Its copy is in the entry that ends the delivery.
 - Pops show exactly the messages that they took.
+- A message under a lease is redelivered no earlier than the lease runs out by the last renewal in the log.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
+from dledger_broker.features.leases.commands import LeasedPop, RenewLeases
 from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_remoting.topics import DLQ_PREFIX
 from dledger_sim.brokers.expected import Incarnation, OffsetKey
@@ -20,6 +22,8 @@ from dledger_sim.log.invariants import require
 OPEN: Final = "open"
 ACKED: Final = "acked"
 CLOSED: Final = "closed"
+Seen: TypeAlias = Pop | Ack | Revive | ResetPop | LeasedPop | RenewLeases
+"""Command about popped messages."""
 
 
 class _Queue:
@@ -73,6 +77,11 @@ class PopTruth:
 
         Their topic did not have their queue for a while, and the group continues there at its lowest open message.
         """
+        self._leases: dict[str, int] = {}
+        """Time at which the lease of each client runs out, by the log."""
+        self._leased: dict[tuple[OffsetKey, int], str] = {}
+        """Client of each delivery under a lease."""
+        self._latest_ms = 0.0
         self._happened = happened
         self._topics = topics
         self._group_exists = group_exists
@@ -126,9 +135,22 @@ class PopTruth:
         """Note that the entry has a message in a retry topic or a dead-letter topic."""
         self._copies[topic][operation] += 1
 
-    def see(self, command: Pop | Ack | Revive | ResetPop) -> None:
-        """Handle a command of the entry."""
+    def see(self, command: Seen, latest_ms: float) -> None:
+        """Handle a command of the entry, which was applied at this time by the clock of any leader at the latest."""
+        self._latest_ms = latest_ms
         match command:
+            case LeasedPop(pop=leased, client=client):
+                self._forget_lease_without_messages(client)
+                self.see(leased, latest_ms)
+                self._lease(leased, client)
+            case RenewLeases(rows=renewals):
+                for client, until_ms, length_ms in renewals:
+                    self._forget_lease_without_messages(client)
+                    if client not in self._leases:
+                        continue
+                    before_ms = self._leases[client] if length_ms else 0
+                    self._leases[client] = max(before_ms, until_ms)
+                    self._happened["lease renewed" if length_ms else "lease ended by its client"] += 1
             case Pop(group=group, rows=pops):
                 for pop in pops:
                     if self._group_exists(group):
@@ -145,6 +167,35 @@ class PopTruth:
                     queue.deliveries.clear()
                     queue.next_offset = max(offset, self._get_first_kept(topic, queue_id))
                     self._put_offset((group, topic, queue_id), queue.next_offset)
+
+    def _forget_lease_without_messages(self, client: str) -> None:
+        """Forget a lease that has ended with its last message. The client's next lease begins anew."""
+        self._leased = {
+            (key, pop_time_ms): owner
+            for (key, pop_time_ms), owner in self._leased.items()
+            if key in self._queues and pop_time_ms in self._queues[key].deliveries
+        }
+        if client not in self._leased.values():
+            self._leases.pop(client, None)
+
+    def _lease(self, pop: Pop, client: str) -> None:
+        """Note the deliveries of a pop under a lease. A pop without messages does not change the lease."""
+        for row in pop.rows:
+            key = (pop.group, row.topic, row.queue_id)
+            queue = self._queues.get(key)
+            if queue is not None and row.offsets and pop.pop_time_ms in queue.deliveries:
+                self._leased[key, pop.pop_time_ms] = client
+                self._leases[client] = max(self._leases.get(client, 0), pop.pop_time_ms + pop.invisible_ms)
+                self._happened["delivery leased"] += 1
+
+    def _require_lease_over(self, key: OffsetKey, pop_time_ms: int) -> None:
+        """Check that messages under a lease are delivered again only when the lease has run out."""
+        client = self._leased.get((key, pop_time_ms))
+        if client is None:
+            return
+        self._happened["leased message came again"] += 1
+        until_ms, at_ms = self._leases[client], self._latest_ms
+        require(until_ms <= at_ms, "a leased message comes again once its lease is over", key=key, until_ms=until_ms)
 
     def _get_first_kept(self, topic: str, queue_id: int) -> int:
         return self._topics[topic].first_offsets.get(queue_id, 0)
@@ -229,6 +280,7 @@ class PopTruth:
         require(not acked, "an acknowledged message is not delivered again", key=key, offsets=acked)
         if found is None:
             return
+        self._require_lease_over(key, row.pop_time_ms)
         offsets = self._get_offsets(found, row)
         stored, kept = self._topics[row.topic].queues[row.queue_id], self._get_first_kept(row.topic, row.queue_id)
         for offset in offsets:

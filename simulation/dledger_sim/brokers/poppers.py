@@ -38,10 +38,10 @@ TWICE_SHARE: Final = 0.1
 """Share of acknowledgements that are sent twice at once."""
 COMMIT_SHARE: Final = 0.1
 """Share of steps in which a consumer commits an offset like a pulling consumer. Such a commit has no effect."""
-LATE_S: Final = 25.0
+LATE_S: Final = 45.0
 """Time limit in seconds, after the invisible time, within which a whole group delivers again.
 
-A new leader waits for 10 s of it.
+A new leader waits for 10 s of it, and for 30 s before it ends leases.
 """
 
 
@@ -98,9 +98,19 @@ class Popper(Client):
         if self.group_name == RED_GROUP:
             by_class = workload.brokers.class_filters
             ext |= {"exp": CLASS_NAME if by_class else RED, "expType": EXPRESSION_CLASS if by_class else EXPRESSION_TAG}
+        ext |= self._extra_fields()
         done = partial(self._handle_popped, topic, workload.group.scheduler.now)
         if not self.call(RequestCode.POP_MESSAGE, ext, done):
             self.pause()
+
+    def _extra_fields(self) -> dict[str, str]:
+        """Return further fields of a pop."""
+        return {}
+
+    def _handle_message(self, key: OffsetKey, point: CheckPoint, operation: int) -> bool:
+        """Return whether a subclass has taken a message over, whose fate is then not chosen at once."""
+        _ = key, point, operation
+        return False
 
     def _handle_popped(self, topic: str, sent_at: float, answer: Answer | None) -> None:
         if answer is None or answer.code != ResponseCode.SUCCESS:
@@ -132,6 +142,8 @@ class Popper(Client):
     def _handle(self, message: _Message, batch: list[_Message] | None) -> None:
         """Choose the fate of a message. Messages that are acknowledged `together` are only noted."""
         key, point, operation = message
+        if self._handle_message(key, point, operation):
+            return
         chance = self.random.random()
         if chance < ACK_SHARE and batch is not None:
             batch.append(message)

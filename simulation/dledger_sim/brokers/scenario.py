@@ -49,6 +49,7 @@ CLIENTS: Final = (
     "lockers",
     "retriers",
     "poppers",
+    "leasers",
     "requesters",
     "repliers",
     "mode_setters",
@@ -73,6 +74,7 @@ class BrokerScenario:
     - `locks`: members of a group that lock queues, with shorter leases than usual
     - `retries`: consumers that send messages back
     - `pops`: consumers that pop
+    - `leases`: consumers that pop under leases, beside others that pop
     - `replies`: producers that wait for replies, and clients that reply
     - `assignments`: administrators who set how groups consume topics
     - `resets`: groups that are reset while their members run
@@ -100,6 +102,7 @@ class BrokerScenario:
         locks: bool = False,
         retries: bool = False,
         pops: bool = False,
+        leases: bool = False,
         replies: bool = False,
         assignments: bool = False,
         resets: bool = False,
@@ -122,6 +125,7 @@ class BrokerScenario:
         self._locks = locks
         self._retries = retries
         self._pops = pops
+        self._leases = leases
         self._replies = replies
         self._assignments = assignments
         self._resets = resets
@@ -174,6 +178,8 @@ class BrokerScenario:
             settings = replace(settings, producers=1, transactors=random.choice((2, 4, 8)))
         if self._pops:
             settings = replace(settings, producers=random.choice((1, 2)), poppers=random.choice((3, 6, 9)))
+        if self._leases:
+            settings = replace(settings, producers=1, poppers=random.choice((0, 3)), leasers=random.choice((3, 6)))
         if self._replies:
             settings = replace(
                 settings, producers=1, requesters=random.choice((1, 3, 6)), repliers=random.choice((2, 4))

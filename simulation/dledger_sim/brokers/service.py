@@ -181,7 +181,7 @@ class SimBroker:
             config, features, self.broker, node, environment, group, self.counters, address, Channels()
         )
         if settings.access:
-            guard(self.service, self.broker, KEYS)
+            guard(self.service, self.broker, KEYS, environment)
         self.registrar = Registrar(self.broker, group, config)
         """Source of registrations at name servers. `name_server` reads it."""
         self.retention = self.service.parts[Retention]

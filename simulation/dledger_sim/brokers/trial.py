@@ -26,6 +26,7 @@ from dledger_sim.brokers.delays import Delayer
 from dledger_sim.brokers.group_times import TimeJudge
 from dledger_sim.brokers.halves import Transactor
 from dledger_sim.brokers.judgement import Judge
+from dledger_sim.brokers.leasers import Leaser
 from dledger_sim.brokers.lockers import LOCKED_GROUP, Lockers, share_in
 from dledger_sim.brokers.node_loss import check_node_loss
 from dledger_sim.brokers.obstacles import Obstacles
@@ -45,6 +46,7 @@ from dledger_sim.brokers.tenants import Resizer, Steward, Tenant
 from dledger_sim.brokers.trim_judge import judge_trims
 from dledger_sim.brokers.waiters import Waiter
 from dledger_sim.brokers.workload import ClientSettings, Workload
+from dledger_sim.log.environment import MOST_AHEAD_S
 from dledger_sim.log.group import Life, SimGroup
 
 MAX_DELIVERIES: Final = 2
@@ -129,6 +131,7 @@ class BrokerTrial:
         """Start the clients, after their topics and groups exist."""
         workload = self.workload
         workload.truth.begin(group)
+        workload.pops.clock_lead_s = MOST_AHEAD_S if group.settings.call_cost_s else 0.0
         workload.active = True
         if self._crowd is not None:
             self._crowd.begin(group)
@@ -150,6 +153,7 @@ class BrokerTrial:
             *[Delayer] * settings.delayers,
             *[Retrier] * settings.retriers,
             *[Popper] * settings.poppers,
+            *[Leaser] * settings.leasers,
             *[Requester] * settings.requesters,
             *[Replier] * settings.repliers,
             *[ModeSetter] * settings.mode_setters,
@@ -164,7 +168,7 @@ class BrokerTrial:
         clients = [kind(workload, number) for number, kind in enumerate(kinds)]
         founder = Founder(workload, len(kinds))
         founder.then += [client.pause for client in clients]
-        for name in POP_GROUPS if settings.poppers else ():
+        for name in POP_GROUPS if settings.poppers or settings.leasers else ():
             founder.found_group(name, retry_max_times=MAX_DELIVERIES)
         for name in RESET_GROUPS if settings.reset_members else ():
             founder.found_group(name)

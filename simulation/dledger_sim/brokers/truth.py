@@ -29,6 +29,7 @@ from dledger_broker.features.assignments.table import Mode, ModeKey, PutRequestM
 from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.leases.commands import LeasedPop, RenewLeases
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
 from dledger_broker.features.pins.table import DeletePins, Pin, PutPin
 from dledger_broker.features.pop.commands import Ack, Pop, ResetPop, Revive
@@ -58,6 +59,7 @@ from dledger_sim.brokers.pop_truth import PopTruth
 from dledger_sim.brokers.reset_truth import GROUPS as RESET_GROUPS
 from dledger_sim.brokers.reset_truth import ResetTruth
 from dledger_sim.brokers.sent_back import SentBackTruth, copy_at
+from dledger_sim.log.environment import WALL_EPOCH_MS
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
 
@@ -323,8 +325,8 @@ class Truth:
                     self.expected.pins.pop(name, None)
             case TimerRows() | EndTimers():
                 self.due.see_command(command, may_forget=self._may_forget())
-            case Pop() | Ack() | Revive() | ResetPop():
-                self.pops.see(command)
+            case Pop() | Ack() | Revive() | ResetPop() | LeasedPop() | RenewLeases():
+                self.pops.see(command, WALL_EPOCH_MS + self._latest * 1000)
             case ResetOffsets() | SeeReset():
                 self.resets.see(command, entry.index, self._moment)
             case TrimQueues(before_position=position, first_offsets=rows):

@@ -60,6 +60,7 @@ class ClientSettings:
     transactors: int = 0
     delayers: int = 0
     poppers: int = 0
+    leasers: int = 0
     lockers: int = 0
     retriers: int = 0
     requesters: int = 0

@@ -13,6 +13,7 @@ from dledger_broker.features.assignments.table import PutRequestMode
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
+from dledger_broker.features.leases.commands import LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.locks.table import DeleteLocks, DeleteRow, Owner, PutLocks, PutRow
 from dledger_broker.features.offsets.recent_commits import Committer
 from dledger_broker.features.offsets.table import CommitOffsets, DeleteOffsets
@@ -22,6 +23,7 @@ from dledger_broker.features.quotas.table import PutQuota
 from dledger_broker.features.resets.table import ResetOffsets, ResetRow, SeeReset
 from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, LimitSends, RememberSends
 from dledger_broker.features.settings.table import PutSettings
+from dledger_broker.features.speakers.table import PutSpeaker
 from dledger_broker.features.transactions.table import EndHalf, Half, HalfOutcome, OpenHalf, ReopenHalf
 from dledger_broker.kernel.activation import ActivateFeatures
 from dledger_broker.kernel.commands import FIRST_KIND, LAST_BASE_KIND, CommandRegistry
@@ -52,6 +54,9 @@ EXAMPLES = [
     Pop("g", 1_700_000_000_000, 60_000, (PopRow("orders", 48, 0, 3, 5, (3, 4)),), is_ordered=True, attempt_id="a"),
     Ack((AckRow("g", "orders", 48, 0, 1_700_000_000_000, 0b10, 1_700_000_030_000, 30_000),)),
     Revive((ReviveRow("g", "orders", 48, 0, 1_700_000_000_000, 0b1),)),
+    LeasedPop(Pop("g", 1_700_000_000_000, 60_000, (PopRow("orders", 48, 0, 3, 5, (3, 4)),)), "client"),
+    RenewLeases((RenewedLease("client", 1_700_000_060_000, 60_000), RenewedLease("gone", 1_700_000_000_000, 0))),
+    PutSpeaker(PutAccount("proxy", "key:c2VjcmV0", custom=(Rule("Cluster:*", ("Speak",)),))),
     *(ResetPop("g", "orders", 48, 0, 7), PutRequestMode("T1", "CG", True, 3)),
     ResetOffsets("g", (ResetRow("orders", 48, 0, 7), ResetRow("orders", 48, 1, 0))),
     SeeReset("g", "orders", 0, 9, Committer(1, (2, 3), 4)),

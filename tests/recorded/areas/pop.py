@@ -75,6 +75,7 @@ async def refused(broker: Broker) -> None:
     await broker.ask("no such delivery", ACK, unknown)
     await broker.ask("no body", BATCH_ACK)
     await broker.ask("what only another node may tell", 20019)
+    await broker.ask("what only another node may tell of leases", 20020, {"owner": "anna"})
 
 
 async def not_yet(broker: Broker) -> None:

@@ -7,6 +7,8 @@ Start reading at `judge.py`, which judges the requests of the whole node.
 - `requests.py` handles the request codes in the form of RocketMQ 5.3 (`policies.py`).
 - `plain_requests.py` handles the request codes in the form of RocketMQ 4 (`plain.py`).
 - `changes.py` proposes the changes that both ask for.
+- `signed_dates.py` judges what the clients of proxies sign. The accounts of proxies are a feature of their own
+  (`speakers`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dledger_broker.features.accounts.keyless import Keyless
 from dledger_broker.features.accounts.plain_requests import PlainAccountRequests
 from dledger_broker.features.accounts.requests import AccountRequests
 from dledger_broker.features.accounts.sealing import read_key_file
+from dledger_broker.features.accounts.signed_dates import SignedDates
 from dledger_broker.features.accounts.table import ACCOUNT_COMMANDS, ACCOUNTS, NAME
 from dledger_broker.kernel.parts import Context, Feature
 
@@ -29,7 +32,7 @@ def _build(context: Context) -> AccountRequests:
     if keys is None:
         judge: Keyless | Accounts = Keyless(is_said_off=config.access_control == "off")
     else:
-        judge = Accounts(keys, config.cluster, config.access_mode)
+        judge = Accounts(keys, config.cluster, SignedDates(context.env, context.live), config.access_mode)
     machine.on_state(judge.keep_table)
     access.guard(judge)
     changes = AccountChanges(machine, context.requests, access, keys)

@@ -35,12 +35,13 @@ _logger: Final = logging.getLogger(__name__)
 class AccountChanges:
     """Proposer of account changes. It also makes the routes of requests about accounts.
 
-    `keys` is None on a node without a key file. Such a node refuses all these requests, because it cannot seal a
-    secret.
+    `command_of` returns the command that puts an account, or raises `RemotingError`. `keys` is None on a node without a
+    key file. Such a node refuses all these requests, because it cannot seal a secret.
     """
 
     def __init__(self, machine: BrokerMachine, requests: Requests, access: Access, keys: KeyFile | None) -> None:
         self.keys = keys
+        self.command_of: Callable[[PutAccount], Command] = _as_it_is
         self._access = access
         self._machine = machine
         self._requests = requests
@@ -127,7 +128,14 @@ class AccountChanges:
             return
         try:
             command = make()
+            if isinstance(command, PutAccount):
+                command = self.command_of(command)
         except RemotingError as error:
             self._requests.fail(request, error)
         else:
             self._in_flight.propose(name, command, done)
+
+
+def _as_it_is(account: PutAccount) -> Command:
+    """Return the command that is the account itself: the default of `command_of`."""
+    return account

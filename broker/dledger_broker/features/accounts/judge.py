@@ -5,6 +5,11 @@ Refusals have the texts of RocketMQ 5.3.3, followed by the requested action.
 Wrong signatures are limited for each pair of an account and a client address. The account alone is never limited,
 because its owner at another address would be locked out. A connection that has signed correctly once is not limited,
 because many clients may share an address.
+
+A proxy may send a request for its client (`dledger_remoting.speech`). The proxy signs the request, and needs the right
+to speak for others. The client's own signature, which covers only a date, then decides whose rights the request has. A
+signature of a date must not make anybody an administrator, so these requests have no administrator's rights on the
+cluster.
 """
 
 from __future__ import annotations
@@ -17,14 +22,16 @@ from dledger_broker.features.accounts.addresses import Matches, compile_address
 from dledger_broker.features.accounts.changes import MAX_NAME_CHARS
 from dledger_broker.features.accounts.rules import AccountRules, Decision
 from dledger_broker.features.accounts.sealing import KeyFile, SealError
+from dledger_broker.features.accounts.signed_dates import SignedDates
 from dledger_broker.features.accounts.table import ACCOUNTS, Account, AccountTable, PutAccount
 from dledger_broker.kernel.access import AccessRefused
 from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.accounts import ROOT
-from dledger_remoting.errors import SystemBusy
+from dledger_remoting.errors import InvalidParameter, SystemBusy
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, NOT_SIGNED, SIGNATURE_FIELD, is_signed_with
+from dledger_remoting.speech import Speech, is_for_another, speech_in
 
 BURST: Final = 20
 """Number of wrong signatures of an account from an address that are judged without delay."""
@@ -65,10 +72,12 @@ _CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB, Action.GET, Action.L
 class Accounts:
     """Judge of a node with a key file; implements `kernel.access.Judge`.
 
-    `cluster` is the name of the cluster in rules. `mode` is the configured `access_control`.
+    `cluster` is the name of the cluster in rules. `mode` is the configured `access_control`. `dates` judges the dates
+    that clients of proxies sign.
     """
 
-    def __init__(self, keys: KeyFile, cluster: str, mode: str = "on") -> None:
+    def __init__(self, keys: KeyFile, cluster: str, dates: SignedDates, mode: str = "on") -> None:
+        self._dates = dates
         self._keys = keys
         self._cluster = cluster
         self._judges = mode != "off"
@@ -133,6 +142,8 @@ class Accounts:
         if self._is_signed(request):
             # a signed request of an administrator keeps an administrator's rights, also within the account's white list
             return None
+        if is_for_another(request.ext):
+            return None  # the address is the proxy's, and gives its clients no account
         account = table.get(name) if name else None
         if account is not None and self._is_listed(account.put.white_list, address):
             return Principal(name, account.version, by_address=True)
@@ -161,6 +172,15 @@ class Accounts:
         return any(matches(address) for matches in compiled)
 
     def by_signature(self, request: Request) -> Principal:
+        """Return the account that a request is signed for, or sent for. Raises `AccessRefused` and `SystemBusy`."""
+        signer = self._signer(request)
+        try:
+            speech = speech_in(request.ext)
+        except InvalidParameter as error:
+            raise AccessRefused(error.remark, certain=True) from error
+        return signer if speech is None else self._client_of(request, signer, speech)
+
+    def _signer(self, request: Request) -> Principal:
         """Return the account that a request is signed for. Raises `AccessRefused` and `SystemBusy`.
 
         The verdict is kept with the request, so that its signature is checked once for each generation of the table.
@@ -176,7 +196,8 @@ class Accounts:
             account = self._enabled(name)
             secrets, version = self._secrets_of(account), account.version
         if request.verdict is None or request.verdict[0] != self._generation:
-            self._require_patience(request, name)
+            if name != ROOT and not request.origin.is_trusted:  # nobody can guess the secret of `ROOT`
+                self._require_patience(name, request.origin.address.ip, request.received)
             signs = any(is_signed_with(secret, command.ext, request.body, command.version) for secret in secrets)
             request.verdict = self._generation, signs
             if not signs:
@@ -185,19 +206,71 @@ class Accounts:
             raise AccessRefused(f"check signature failed. (User:{name})")
         return Principal(name, version)
 
-    def _require_patience(self, request: Request, name: str) -> None:
-        """Raise `SystemBusy` after too many wrong signatures.
-
-        `ROOT` is exempt, because nobody can guess its secret. So is a trusted channel (`Origin.is_trusted`).
-        """
-        origin = request.origin
-        if name == ROOT or origin.is_trusted:
-            return
-        if self._wrong_signatures.are_too_many(name, origin.address.ip, request.received):
+    def _require_patience(self, name: str, address: str, now: float) -> None:
+        """Raise `SystemBusy` after too many wrong signatures of an account from an address."""
+        if self._wrong_signatures.are_too_many(name, address, now):
             raise SystemBusy(
-                f"too many wrong signatures of {name} from {origin.address.ip}: check accessKey and secretKey, and try "
+                f"too many wrong signatures of {name} from {address}: check accessKey and secretKey, and try "
                 "again in a second"
             )
+
+    # ---------------------------------------------------------------- clients of proxies
+
+    def _client_of(self, request: Request, signer: Principal, speech: Speech) -> Principal:
+        """Return the account of the client that a proxy sends a request for. Raises `AccessRefused` and `SystemBusy`.
+
+        A white list gives its account to the address that the proxy names, as it does to a client of this node. The
+        accounts of key files are not in the table, so nobody speaks for them.
+        """
+        self._require_speaker(signer.name, request.origin.address.ip)
+        name, address, table = speech.account, speech.address.ip, self._current()
+        of_proxy = Principal("", speaker=signer.name, speaker_version=signer.version, ip=address)
+        if len(name) > MAX_NAME_CHARS:
+            raise AccessRefused(f"User:{name[:64]}... is not found.")
+        if name and self._has_signed(request, speech):
+            return of_proxy._replace(name=name, version=self._enabled(name).version)
+        account = table.get(name) if name else None
+        if account is not None and self._is_listed(account.put.white_list, address):
+            return of_proxy._replace(name=name, version=account.version, by_address=True)
+        if name:
+            self._enabled(name)
+            raise AccessRefused(f"check signature failed. (User:{name})")
+        if self._is_listed(table.white_list, address):
+            return of_proxy._replace(by_address=True)
+        raise AccessRefused(NOT_SIGNED)
+
+    def _has_signed(self, request: Request, speech: Speech) -> bool:
+        """Return whether a client has signed a text with its account's secret. Raises `AccessRefused` if the text is
+        too old, and `SystemBusy`.
+
+        The channel is the proxy's, and what it has proven says nothing about its clients.
+        """
+        if not speech.signature or self._current().get(speech.account) is None:
+            return False
+        if request.spoken_verdict is None or request.spoken_verdict[0] != self._generation:
+            self._require_patience(speech.account, speech.address.ip, request.received)
+            secrets = self._secrets_of(self._enabled(speech.account))
+            signs = any(speech.is_signed_with(secret) for secret in secrets)
+            request.spoken_verdict = self._generation, signs
+            if not signs:
+                self._wrong_signatures.note(speech.account, speech.address.ip, request.received)
+        if request.spoken_verdict[1]:
+            self._dates.require_recent(speech, request.received)
+        return request.spoken_verdict[1]
+
+    def _require_speaker(self, name: str, address: str) -> None:
+        """Raise `AccessRefused` unless an account may speak for others, from the address of its connection.
+
+        Administrators need the right, too: an account that speaks for others should have no other right.
+        """
+        demand = Demand((Action.SPEAK,), ResourceKind.CLUSTER, self._cluster)
+        if name == ROOT or self._decide(Principal(name), demand, address) is not Decision.ALLOWED:
+            raise AccessRefused(
+                f"User:{name} may not speak for others from {address}: give it the right {Action.SPEAK} on "
+                f"Cluster:{self._cluster}"
+            )
+
+    # ---------------------------------------------------------------- accounts
 
     def _enabled(self, name: str) -> Account:
         account = self._current().get(name)
@@ -230,6 +303,10 @@ class Accounts:
         """
         if principal.is_node or principal.name == ROOT:
             return True
+        if principal.speaker:
+            if self._enabled(principal.speaker).version != principal.speaker_version:
+                return False
+            address = principal.ip
         if not principal.by_address:
             return self._enabled(principal.name).version == principal.version
         table = self._current()
@@ -240,9 +317,13 @@ class Accounts:
 
     def require(self, principal: Principal, address: str, demand: Demand) -> None:
         """Raise `AccessRefused` unless an account may do what `demand` says, from an address."""
-        if self._is_admin(principal):
+        if principal.speaker:
+            self._require_speaker(principal.speaker, address)
+            address = principal.ip
+        of_cluster = demand.kind is ResourceKind.CLUSTER
+        if self._is_admin(principal) and not (principal.speaker and of_cluster):
             return
-        if demand.kind is ResourceKind.CLUSTER:
+        if of_cluster:
             demand = demand._replace(name=self._cluster)
         decision = self._decide(principal, demand, address)
         if decision is not Decision.ALLOWED:
@@ -263,11 +344,11 @@ class Accounts:
         return compiled[1].decide(demand, address)
 
     def require_admin(self, principal: Principal, address: str) -> None:
-        """Raise `AccessRefused` unless an account is an administrator that has signed."""
-        if not self._is_admin(principal):
+        """Raise `AccessRefused` unless an account is an administrator that has signed the request itself."""
+        if principal.speaker or not self._is_admin(principal):
             raise AccessRefused(
-                f"User:{principal.name} has no permission to access Cluster:{self._cluster} from {address}, no matched "
-                "policies. (administrators only)"
+                f"User:{principal.name} has no permission to access Cluster:{self._cluster} from "
+                f"{principal.ip or address}, no matched policies. (administrators only)"
             )
 
     def _is_admin(self, principal: Principal) -> bool:

@@ -23,7 +23,8 @@ from dledger_broker.kernel.rights import Action, Demand, ResourceKind
 from dledger_remoting.errors import InvalidParameter
 
 ALL: Final = "All"
-"""Name for every action that RocketMQ knows. It does not include `LOG`, which RocketMQ does not know."""
+"""Name for every action that RocketMQ knows. It does not include `LOG` and `SPEAK`, which RocketMQ does not know."""
+_OURS: Final = (Action.LOG, Action.SPEAK)
 MAX_NAME_CHARS: Final = 255
 
 
@@ -164,5 +165,5 @@ def resource_of(text: str) -> str:
 def _actions(text: str) -> tuple[Action, ...]:
     name = action_of(text)
     if name == ALL:
-        return tuple(action for action in Action if action is not Action.LOG)
+        return tuple(action for action in Action if action not in _OURS)
     return (Action(name),)

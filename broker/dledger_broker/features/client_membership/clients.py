@@ -21,6 +21,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import BodyError, ServerError
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext
 from dledger_remoting.heartbeat import decode_heartbeat
+from dledger_remoting.speech import speech_in
 from dledger_remoting.topics import is_retry_topic, validate_group
 
 MAX_GROUPS: Final = 4_096
@@ -62,6 +63,8 @@ class ClientRequests(Part):
         self._gossip = gossip
         self._members = members
         self._consumers = consumers
+        self.on_heartbeat: list[Callable[[Request, str], None]] = []
+        """Callbacks that get each heartbeat that counts, with its client id, before it is answered."""
         self.on_unregister: list[Callable[[Request, UnregisterClientHeader], None]] = []
         """Callbacks that get each request 35 and its header before it is answered."""
 
@@ -122,6 +125,7 @@ class ClientRequests(Part):
         # a client may ask for notices in any heartbeat, not only in the first request of the connection
         if NOTIFY_FIELD in request.ext:
             connection.wants_leader_notices = True
+        speech = speech_in(request.ext)
         row = self._gossip.local.heartbeat(
             connection,
             heartbeat,
@@ -129,7 +133,10 @@ class ClientRequests(Part):
             command.version,
             self._env.now(),
             request.principal or NO_ACCOUNT,
+            None if speech is None else speech.address,
         )
+        for callback in self.on_heartbeat:
+            callback(request, heartbeat.client_id)
         if self._group.ready:
             self._members.ensure(row.consumers, request.respond, request)
         else:

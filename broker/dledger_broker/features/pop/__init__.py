@@ -8,7 +8,7 @@ A message that is not acknowledged within its invisible time is delivered again.
   `answers.py` builds the answers, and `counts.py` counts the deliveries of each message.
 - `turns.py` spreads pops that search many queues over turns of the event loop.
 - `acks.py` takes acknowledgements, and `resets.py` takes resets.
-- `revival.py` delivers messages again, once `dues.py` says that they are due. `copies.py` writes their copies.
+- `revival.py` delivers messages again, once they are due.
 """
 
 from __future__ import annotations

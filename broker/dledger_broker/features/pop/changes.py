@@ -131,8 +131,10 @@ class PopChanges:
 
     # ---------------------------------------------------------------- pops
 
-    def pop(self, command: Pop, done: Done) -> None:
-        """Propose a pop whose rows were chosen by the state of this overlay."""
+    def pop(self, command: Pop, done: Done, proposed: Command | None = None) -> None:
+        """Propose a pop whose rows were chosen by the state of this overlay. `proposed` is a command that contains it,
+        if it is more than a pop.
+        """
         steps: list[tuple[PopQueueKey, _Step]] = []
         closed: list[tuple[PopQueueKey, int, int]] = []
         for row in command.rows:
@@ -142,7 +144,7 @@ class PopChanges:
             again = self.table.delivery(key, row.again) if row.again else None
             if again is not None:
                 closed += ((key, row.again, bit) for bit in bits_in(again.open_bits))
-        self._stage(command, steps, closed, done)
+        self._stage(proposed or command, steps, closed, done)
 
     def reset(self, command: ResetPop, done: Done) -> None:
         """Propose that a group continues at another offset of a queue."""

@@ -45,6 +45,8 @@ class PopQuery(NamedTuple):
     attempt_id: str
     reads_v1: bool = True
     """True if the pop may search the retry topic of the older name, which other groups may share."""
+    client: str = ""
+    """Owner of the lease under which the messages stay hidden, or "" for a fixed invisible time."""
 
 
 class Source(NamedTuple):
@@ -159,13 +161,29 @@ class Chooser:
         """Yield the queues to search, in a random order that serves each queue."""
         normal = self._queues_of(query, Retry.NONE)
         if query.is_ordered:
-            yield from normal
+            repeated = self._queues_of_attempt(query)
+            yield from repeated or normal
             return
         retries = (Retry.V1, Retry.V2) if query.reads_v1 else (Retry.V2,)
         retry_sources = [source for retry in retries for source in self._queues_of(query, retry)]
         yield from (
             chain(retry_sources, normal) if self._rng.randrange(RETRIES_FIRST) == 0 else chain(normal, retry_sources)
         )
+
+    def _queues_of_attempt(self, query: PopQuery) -> list[Source]:
+        """Return the queues from which an earlier pop of the same attempt has messages that are not done with.
+
+        A repeated attempt searches no other queue. Otherwise it could get messages of another queue, and nobody would
+        get the earlier ones before their invisible time is over.
+        """
+        topic = self._machine.topic(query.topic)
+        if topic is None or not query.attempt_id:
+            return []
+        return [
+            Source(Retry.NONE, topic, queue_id)
+            for queue_id, popped in sorted(self._changes.table.queues_of(query.group, query.topic).items())
+            if query.queue_id in (-1, queue_id) and any(each.attempt_id == query.attempt_id for each in popped)
+        ]
 
     def _queues_of(self, query: PopQuery, retry: Retry) -> Iterator[Source]:
         topic = self._machine.topic(pop_retry_topic(query.group, query.topic, retry))
@@ -275,6 +293,9 @@ class Chooser:
         """
         queue, start = source.topic.queue(source.queue_id), popped.lowest_open
         max_messages = min(query.max_messages - choice.messages, self._live.config.max_pop_in_flight)
+        if len(self._queues_of_attempt(query)) > 1:
+            # Messages that have arrived since must not take the place of messages of the attempt's other queues.
+            max_messages = min(max_messages, popped.next_offset - start)
         max_bytes = query.max_bytes - choice.size
         plan = ReadPlan(queue, start, max_messages, max_bytes, query.message_filter)
         result = self._read(choice, plan, read, reads_on=READS_ON)

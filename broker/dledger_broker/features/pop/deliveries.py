@@ -27,7 +27,8 @@ class Delivery:
     `acked` and `closed` have a bit for each message, the lowest bit for the first message.
 
     `attempt` is 1 at the first ordered delivery. `applied_at` is a time of this replica's event loop, set in the turn
-    that applies the delivery. It is not part of the replicated state.
+    that applies the delivery. It is not part of the replicated state. `client` is the owner of the lease under which
+    the messages stay hidden, or "".
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Delivery:
         "applied_at",
         "attempt",
         "attempt_id",
+        "client",
         "closed",
         "invisible_ms",
         "is_ordered",
@@ -52,6 +54,7 @@ class Delivery:
         attempt: int = 1,
         is_ordered: bool = False,
         attempt_id: str = "",
+        client: str = "",
     ) -> None:
         self.pop_time_ms = pop_time_ms
         self.offsets = tuple(offsets)
@@ -61,6 +64,7 @@ class Delivery:
         self.attempt = attempt
         self.is_ordered = is_ordered
         self.attempt_id = attempt_id
+        self.client = client
         self.applied_at = 0.0
 
     @property
@@ -187,6 +191,12 @@ class PopQueue:
             self._open = [(offset, each.pop_time_ms) for each in self for offset in each.open_offsets]
             heapq.heapify(self._open)
 
+    def lease(self, delivery: Delivery, client: str) -> None:
+        """Hide the messages of a delivery under the lease of a client."""
+        self._sum -= self._hash(delivery)
+        delivery.client = client
+        self._sum += self._hash(delivery)
+
     def end_all(self) -> int:
         """Forget all deliveries, and return how many of their messages were open."""
         ended = self.open_count
@@ -196,4 +206,5 @@ class PopQueue:
         return ended
 
     def _hash(self, delivery: Delivery) -> int:
-        return item_hash("delivery", *self.key, *delivery.row)
+        lease = (delivery.client,) if delivery.client else ()
+        return item_hash("delivery", *self.key, *delivery.row, *lease)

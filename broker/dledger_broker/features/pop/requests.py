@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogError
@@ -31,6 +31,7 @@ from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
@@ -53,6 +54,7 @@ from dledger_remoting.errors import (
 from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    LEASE_FIELD,
     NotificationHeader,
     NotificationResponseHeader,
     PeekHeader,
@@ -75,8 +77,20 @@ _COUNTING: Final = (
 )
 
 
+class Leasing(Protocol):
+    """Giver of leases, under which popped messages stay hidden while their client lives."""
+
+    def owner_of(self, request: Request, header: PopHeader) -> str:
+        """Return the owner of the lease that a pop asks for, or "" if it asks for none. Raises `RemotingError`."""
+
+    def leased(self, pop: Pop, owner: str) -> Command:
+        """Return the command of a pop under a lease."""
+
+
 class PopRequests(Part):
-    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`."""
+    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`. `leasing`
+    gives leases.
+    """
 
     def __init__(
         self,
@@ -114,8 +128,9 @@ class PopRequests(Part):
         self._subscriptions = subscriptions
         self._commits = commits
         self._acks = acks
-        self._revivals = revivals
+        self.revivals = revivals
         self._was_ready = False
+        self.leasing: Leasing | None = None
         self.accepts_waiting = True
         self.popped = 0
         self.held = HeldPops(env, requests.held, requests.run)
@@ -147,7 +162,7 @@ class PopRequests(Part):
 
     @property
     def jobs(self) -> Sequence[Job]:
-        return (self._revivals,)
+        return (self.revivals,)
 
     @property
     def gauges(self) -> Sequence[Gauge]:
@@ -160,16 +175,16 @@ class PopRequests(Part):
                 "Popped messages that are neither acknowledged nor redelivered",
                 lambda: table.table.open_count,
             ),
-            Gauge("pop_messages_revived", "Popped messages that were redelivered", lambda: self._revivals.revived),
+            Gauge("pop_messages_revived", "Popped messages that were redelivered", lambda: self.revivals.revived),
             Gauge(
                 "pop_dead_letters",
                 "Popped messages that became dead letters because they were delivered too often",
-                lambda: self._revivals.buried,
+                lambda: self.revivals.buried,
             ),
             Gauge(
                 "pop_messages_unreadable",
                 "Popped messages that could not be read for redelivery",
-                lambda: self._revivals.unreadable,
+                lambda: self.revivals.unreadable,
             ),
             Gauge(
                 "pop_messages_ended", "Popped messages that a reset, trim or deletion ended", lambda: table.table.ended
@@ -181,7 +196,7 @@ class PopRequests(Part):
         self.held.release_all()
 
     def close(self) -> None:
-        self._revivals.close()
+        self.revivals.close()
 
     def arrived(self, queues: Sequence[QueueState]) -> None:
         """Wake the pops that wait for messages in these queues. A queue may be named more than once."""
@@ -231,6 +246,7 @@ class PopRequests(Part):
             header.order,
             attempt_id if header.order else "",
             self._shared_names.may_read(header.consumer_group, header.topic),
+            "" if self.leasing is None else self.leasing.owner_of(request, header),
         )
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
@@ -313,7 +329,8 @@ class PopRequests(Part):
         invisible_ms = invisible_ms_of(header.invisible_time)
         rows = tuple(batch.row for batch in choice.batches)
         command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
-        self.changes.pop(command, partial(self._on_popped, request, query, choice, command))
+        leased = self.leasing.leased(command, query.client) if self.leasing is not None and query.client else None
+        self.changes.pop(command, partial(self._on_popped, request, query, choice, command), leased)
 
     def _on_popped(
         self, request: Request, query: PopQuery, choice: Choice, command: Pop, error: LogError | None
@@ -348,6 +365,8 @@ class PopRequests(Part):
             batches, query.topic, self._live.config.broker_group, time_ms, invisible_ms, is_ordered=is_ordered
         )
         ext = found_ext(batches, time_ms, invisible_ms, choice.remaining, is_ordered=is_ordered)
+        if query.client:
+            ext[LEASE_FIELD] = "true"
         request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
 
     # ---------------------------------------------------------------- waiting

@@ -10,9 +10,9 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from dledger.environment import Environment
 from dledger.errors import BusyError, LogError, LogFullError, TooLargeError
@@ -49,6 +49,17 @@ leader.
 """
 
 
+class HiddenByLease(Protocol):
+    """Knowledge of how long leases hide deliveries."""
+
+    def left_ms(self, delivery: Delivery, now: float, now_ms: int, ready_at: float) -> int:
+        """Return for how many milliseconds a delivery under a lease is not due at least.
+
+        `now` and `now_ms` are the present time by the clock of the event loop and by group time. This node leads since
+        `ready_at`.
+        """
+
+
 class Dues:
     """Judge of deliveries: due once group time and this leader's own clock have both passed the invisible time.
 
@@ -59,10 +70,11 @@ class Dues:
     3. By group time alone, another consumer would get the message while the first works on it.
 
     A new leader does not know since when an earlier delivery is hidden. It relies on group time and waits
-    `NEW_LEADER_S`.
+    `NEW_LEADER_S`. `leases` judges deliveries under a lease.
     """
 
     def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
+        self.leases: HiddenByLease | None = None
         self._env = env
         self._clock = clock
         self._group = group
@@ -85,6 +97,8 @@ class Dues:
     def left_ms(self, delivery: Delivery, now_ms: int) -> int:
         """Return for how many milliseconds a delivery is not due at least, at a given group time."""
         now = self._env.now()
+        if delivery.client and self.leases is not None:
+            return self.leases.left_ms(delivery, now, now_ms, self._ready_at)
         if delivery.applied_at < self._ready_at:
             hidden_s = self._ready_at + NEW_LEADER_S - now
         else:
@@ -150,7 +164,7 @@ class Revivals:
         self._env = env
         self._takes_v2 = config.pop_retry_topic_v2
         self._clock = clock
-        self._dues = dues
+        self.dues = dues
         self._changes = changes
         self._reads = reads
         self._groups = groups
@@ -187,18 +201,30 @@ class Revivals:
         if self._run is not None and self._changes.table.delivery(key, pop_time_ms) is not None:
             self._untaken.add((key, pop_time_ms))
 
+    def look_again(self, clients: Container[str]) -> None:
+        """Look at all deliveries under the leases of clients, because these leases have ended early."""
+        now_ms = self._clock.now_ms()
+        if self._run is None or now_ms is None:
+            return
+        leased = (
+            (queue.key, each.pop_time_ms) for queue in self._changes.table for each in queue if each.client in clients
+        )
+        self._postpone(dict.fromkeys(leased, now_ms))
+
     def close(self) -> None:
         """Cancel the reads under way."""
         for task in self._tasks:
             task.cancel()
 
     def run(self, handle: JobHandle) -> None:
-        """Begin to search for due deliveries, starting from all deliveries."""
+        """Begin to search for due deliveries, starting from all deliveries. A lease may have ended early."""
         self._is_busy = False
         self._run = handle
         self._untaken.clear()
         self._heap = [
-            (delivery.due_ms, queue.key, delivery.pop_time_ms) for queue in self._changes.table for delivery in queue
+            (delivery.pop_time_ms if delivery.client else delivery.due_ms, queue.key, delivery.pop_time_ms)
+            for queue in self._changes.table
+            for delivery in queue
         ]
         heapq.heapify(self._heap)
         self._tick(handle)
@@ -231,7 +257,7 @@ class Revivals:
                 continue
             if (key, pop_time_ms) in looked_at:
                 continue
-            wait_ms = self._dues.left_ms(delivery, now_ms)
+            wait_ms = self.dues.left_ms(delivery, now_ms)
             if wait_ms <= 0 and delivery.is_ordered and not self._becomes_dead_letter(queue, delivery):
                 in_order[key.topic] = None
                 wait_ms = AGAIN_MS
@@ -340,7 +366,7 @@ class Revivals:
             name = (queue.key, delivery.pop_time_ms)
             if self._changes.table.delivery(*name) is not delivery:
                 continue
-            if not bit & self._changes.free_bits(queue, delivery) or not self._dues.is_due(delivery):
+            if not bit & self._changes.free_bits(queue, delivery) or not self.dues.is_due(delivery):
                 continue
             if self._is_ending(queue):
                 later[name] = now_ms + AGAIN_MS

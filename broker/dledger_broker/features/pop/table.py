@@ -59,6 +59,7 @@ class PopTable(Table):
     - `ended` is the number of messages whose deliveries were ended by resets, trims, and deletions or shrinking of
       topics.
     - `on_delivery` is called with each new delivery. It belongs to the node, not to the replicated state.
+    - `on_lease_ended` is called with the client of a leased delivery that ends. The table of leases sets it.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class PopTable(Table):
         "_topics",
         "ended",
         "on_delivery",
+        "on_lease_ended",
         "open_count",
     )
 
@@ -80,6 +82,7 @@ class PopTable(Table):
     def __init__(self) -> None:
         self.ended = self.open_count = 0
         self.on_delivery: Callable[[PopQueue, Delivery], None] | None = None
+        self.on_lease_ended: Callable[[str], None] | None = None
         self._queues: dict[PopQueueKey, PopQueue] = {}
         self._of_queue: dict[tuple[str, int], list[PopQueue]] = {}
         """Popped queues of all groups, by topic and queue id."""
@@ -125,15 +128,18 @@ class PopTable(Table):
         queue = self._queues.get(key)
         return None if queue is None else queue.deliveries.get(pop_time_ms)
 
+    def lease(self, key: PopQueueKey, pop_time_ms: int, client: str) -> None:
+        """Hide a delivery of a snapshot under the lease of a client."""
+        queue = self._queues[key]
+        queue.lease(queue.deliveries[pop_time_ms], client)
+
     # ---------------------------------------------------------------- commands
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
         _ = entry, changes
         match command:
-            case Pop(group=group, rows=pops):
-                if group in self._groups:
-                    for pop in pops:
-                        self._pop(command, pop)
+            case Pop():
+                self.pop(command)
             case Ack(rows=acks):
                 for ack in acks:
                     self._ack(ack)
@@ -143,7 +149,13 @@ class PopTable(Table):
             case ResetPop():
                 self._reset(command)
 
-    def _pop(self, command: Pop, row: PopRow) -> None:
+    def pop(self, command: Pop, client: str = "") -> None:
+        """Apply a pop, whose messages stay hidden under the lease of a client if one is given."""
+        if command.group in self._groups:
+            for row in command.rows:
+                self._pop(command, row, client)
+
+    def _pop(self, command: Pop, row: PopRow, client: str) -> None:
         topic = self._topics.get(row.topic)
         if topic is None or topic.created_position != row.created_position:
             return
@@ -179,6 +191,7 @@ class PopTable(Table):
                     attempt,
                     command.is_ordered,
                     command.attempt_id,
+                    client,
                 ),
             )
         self._commit(queue)
@@ -199,9 +212,18 @@ class PopTable(Table):
         before = queue.open_count
         queue.settle(delivery, acked=acked, closed=closed)
         self.open_count -= before - queue.open_count
+        if delivery.client and not delivery.open_bits:
+            self._lease_ended(delivery.client)
+
+    def _lease_ended(self, client: str) -> None:
+        if self.on_lease_ended is not None:
+            self.on_lease_ended(client)
 
     def _end_all(self, queue: PopQueue) -> None:
+        clients = [delivery.client for delivery in queue if delivery.client]
         ended = queue.end_all()
+        for client in clients:
+            self._lease_ended(client)
         self.open_count -= ended
         self.ended += ended
 

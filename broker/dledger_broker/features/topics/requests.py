@@ -39,6 +39,7 @@ from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.errors import InvalidParameter, TopicNotExist
 from dledger_remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader, decode_ext
+from dledger_remoting.message_types import check_message_type
 from dledger_remoting.pop import validate_stored_topic
 from dledger_remoting.registration import TopicConfigSerializeWrapper
 from dledger_remoting.topics import TopicConfig, is_system_topic
@@ -143,6 +144,7 @@ class TopicRequests(Part):
         check_topic(config)
         check_storage(dict(changes))
         check_write_aliases(dict(changes))
+        check_message_type(dict(changes))
         current = self._machine.state.topics.get(config.topic_name)
         check_attributes(changed_attributes({} if current is None else current.config.attributes, changes))
         return ConfigChange(config, changes)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.errors import LogError
+from dledger_broker.features.leases import times
+from dledger_broker.features.leases.requests import LeaseRequests
+from dledger_broker.features.leases.times import LeaseTimes
 from dledger_broker.features.pop import revival
 from dledger_broker.features.pop.acks import AckRequests
 from dledger_broker.features.pop.changes import AckDone, PopChanges
@@ -15,6 +18,7 @@ from dledger_broker.features.pop.deliveries import Delivery, PopQueue
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import Dues
 from dledger_broker.features.pop.table import PopTable
+from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.units import NewRecord
@@ -25,8 +29,8 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("pops")
 
 
-def _tell_at_once(self: PopChanges, command: Pop, done: Done) -> None:
-    _real_pop(self, command, lambda _: None)
+def _tell_at_once(self: PopChanges, command: Pop, done: Done, proposed: Command | None = None) -> None:
+    _real_pop(self, command, lambda _: None, proposed)
     done(None)
 
 
@@ -130,19 +134,64 @@ CATALOGUE.add(
 
 
 def _all_as_the_first(
-    _self: OrderedCounts,
-    _key: PopQueueKey,
-    offsets: Sequence[int],
-    new_from: int,
-    head: Delivery,
-    *,
-    is_same: bool,
+    self: OrderedCounts, key: PopQueueKey, offsets: Sequence[int], new_from: int, *, is_same: bool
 ) -> tuple[int, ...]:
-    return tuple(head.attempt - is_same if offset < new_from else 0 for offset in offsets)
+    counts = _real_counts(self, key, offsets, new_from, is_same=is_same)
+    return tuple(counts[0] if offset < new_from else 0 for offset in offsets)
+
+
+_real_counts = OrderedCounts.of
 
 
 CATALOGUE.add(
     "counted-as-the-first",
     "a message that joins behind a redelivered message has its own count of deliveries",
     (OrderedCounts, "of", _all_as_the_first),
+)
+
+
+def _only_at_the_leader(self: LeaseRequests, request: Request, owner: str, *, has_left: bool) -> None:
+    if self._group.ready:
+        _real_report(self, request, owner, has_left=has_left)
+
+
+_real_report = LeaseRequests._report  # noqa: SLF001 - patches private names
+
+CATALOGUE.add(
+    "lease-renewed-at-the-leader-alone",
+    "a heartbeat to any node renews a lease",
+    (LeaseRequests, "_report", _only_at_the_leader),
+    schedule=pops.leased_message_of_a_client_that_lives_and_dies,
+)
+
+
+def _for_ever(_self: LeaseTimes, _delivery: Delivery, _now: float, _now_ms: int, _ready_at: float) -> int:
+    return 1_000
+
+
+CATALOGUE.add(
+    "lease-that-never-ends",
+    "messages under a lease come again within its length after the last heartbeat",
+    (LeaseTimes, "left_ms", _for_ever),
+    schedule=pops.leased_message_of_a_client_that_lives_and_dies,
+)
+
+CATALOGUE.add(
+    "lease-ends-with-its-leader",
+    "a new leader waits for heartbeats before it ends leases",
+    (times, "NEW_LEADER_S", 0.0),
+    schedule=pops.lease_whose_leader_dies_before_the_next_heartbeat,
+)
+
+
+def _lease_by_group_time(self: LeaseTimes, delivery: Delivery, _now: float, now_ms: int, _ready_at: float) -> int:
+    lease = self._leases.get(delivery.client)
+    return 0 if lease is None else lease.until_ms - now_ms
+
+
+CATALOGUE.add(
+    "lease-by-group-time-alone",
+    "a lease lasts for its length after a heartbeat by the leader's own clock",
+    (LeaseTimes, "left_ms", _lease_by_group_time),
+    schedule=pops.lease_of_a_living_client_while_all_clocks_jump,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dledger.errors import LogError, NotLeaderError
+from dledger.errors import LogError, LogFullError, NotLeaderError
 from dledger.net.transport import PeerError
 from dledger_broker.errors import wire_error
 from dledger_broker.features.offsets.recent_commits import Committer, Key, RecentCommit, RecentCommits
@@ -64,7 +64,7 @@ def _tear_batches(self: SendRequests) -> None:
 CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (SendRequests, "flush", _tear_batches))
 
 
-def _refuse_what_was_proposed(self: SendUnit) -> None:
+def _refuse_what_was_proposed(self: SendUnit, _full: LogFullError | None) -> None:
     if not self.settled:
         self.settled = True
         for pending in self._pending:

@@ -51,6 +51,7 @@ CATALOGUE.add(
     "commit-of-nobody-known-undoes-a-reset",
     "a commit over a connection without a heartbeat does not undo a reset that a member has seen",
     (ResetChanges, "admits", _strangers_count),
+    schedule=resets.commit_over_a_connection_without_a_heartbeat,
 )
 
 

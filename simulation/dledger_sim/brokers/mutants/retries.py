@@ -7,12 +7,11 @@ import msgspec
 from dledger_broker.features.delay.asked import RequestedDelay
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.retries import records, requests
-from dledger_broker.features.retries.policies import FIRST_LEVEL
+from dledger_broker.features.retries.policies import FIRST_LEVEL, retry_delay
 from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.units import NewRecord
 from dledger_remoting.errors import SystemBusy
-from dledger_remoting.properties import DELAY
 from dledger_remoting.record import MessageRecord
 from dledger_remoting.topics import SubscriptionGroupConfig
 from dledger_sim.brokers.schedules import retries
@@ -29,8 +28,13 @@ def _uncounted(record: MessageRecord, topic: str, queue_id: int, delay: Requeste
 _real_sent_back = records.sent_back
 
 
-def _at_a_level(level: int, reconsume_times: int, _group: SubscriptionGroupConfig, _max_delay_s: int) -> RequestedDelay:
-    return RequestedDelay(DELAY, level or FIRST_LEVEL + reconsume_times)
+def _at_a_level(
+    delay_ms: int | None, level: int, reconsume_times: int, group: SubscriptionGroupConfig, max_delay_s: int
+) -> RequestedDelay:
+    return _real_delay(delay_ms, level or FIRST_LEVEL + reconsume_times, reconsume_times, group, max_delay_s)
+
+
+_real_delay = retry_delay
 
 
 CATALOGUE.add(

@@ -19,6 +19,6 @@ CATALOGUE.add(
 CATALOGUE.add(
     "lost-unit-stored",
     "a unit that was proposed and lost sight of has an unknown outcome",
-    (WrittenUnit, "dropped", WrittenUnit.applied),
+    (WrittenUnit, "dropped", lambda self, _full: self.applied()),
     schedule=units.unit_of_a_leader_that_is_cut_off,
 )

@@ -1,4 +1,6 @@
-"""Schedules of consumers that pop: leaders that are cut off, redelivery, clocks that jump, commits without effect."""
+"""Schedules of consumers that pop: leaders that are cut off, redelivery, clocks that jump, leases, commits without
+effect.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from dledger_broker.features.pop.table import POPPED
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
+from dledger_remoting.headers_pop import LEASE_FIELD
+from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import SubscriptionGroupConfig
-from dledger_sim.brokers.connection import Answer
+from dledger_sim.brokers.connection import Answer, SimConnection
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.service import SimBroker
 
@@ -23,6 +27,8 @@ KEY: Final = PopQueueKey(GROUP, TOPIC, 0)
 HIDDEN_MS: Final = 20_000
 HOUR_MS: Final = 3_600_000
 NOTHING: Final = 210
+LEASE_CLIENT: Final = "push-consumer"
+LEASE_MS: Final = 5_000
 
 
 class Popping:
@@ -186,9 +192,98 @@ def commit_in_a_popped_queue() -> None:
     assert popping.committed() == [0, 0, 0], popping.committed()
 
 
+class LeasingClient:
+    """Client that has popped a message under a lease, and sends heartbeats through whichever node it is given."""
+
+    def __init__(self, popping: Popping, node: str, length_ms: int = LEASE_MS) -> None:
+        self.popping = popping
+        popped = popping.pop(node, **{LEASE_FIELD: LEASE_CLIENT, "invisibleTime": str(length_ms)})
+        assert (offsets(popped), popped.ext.get(LEASE_FIELD)) == ([0], "true")
+        self._connections: dict[str, SimConnection] = {}
+
+    def beat(self, node: str) -> None:
+        """Send a heartbeat to a node, over one connection to each life of it."""
+        connection = self._connections.get(node)
+        if connection is None or not connection.is_usable:
+            connection = self._connections[node] = self.popping.brokers.connect(node)
+        body = encode_heartbeat(HeartbeatData(LEASE_CLIENT, [], [ConsumerData(GROUP)]))
+        self.popping.brokers.ask(connection, RequestCode.HEART_BEAT, {}, body)
+
+    def live_at(self, node: str, seconds: float) -> None:
+        """Send a heartbeat every two seconds, and check that no other client gets the message."""
+        until = self.popping.brokers.scheduler.now + seconds
+        while self.popping.brokers.scheduler.now < until:
+            self.beat(node)
+            self.popping.brokers.run(1.0)
+            assert self.popping.pop().code == NOTHING
+
+    def die(self, within_s: float) -> None:
+        """Send no more heartbeats, and check that another client gets the message within a time."""
+        until = self.popping.brokers.scheduler.now + within_s
+        while (answer := self.popping.pop()).code == NOTHING:
+            assert self.popping.brokers.scheduler.now < until
+        assert answer.code == 0
+
+
+def leased_message_of_a_client_that_lives_and_dies() -> None:
+    """Check that a leased message comes again once its client is dead, and not before.
+
+    1. A client pops a message under a lease of 5 s, and sends heartbeats to a node that follows.
+    2. The leader dies, and the client sends its heartbeats to the other node that is left.
+    3. The client dies. Another client gets the message within the lease, and the wait of a new leader before it.
+    """
+    popping = Popping(1)
+    old, follower = popping.brokers.leader, popping.brokers.follower
+    client = LeasingClient(popping, follower)
+    client.live_at(follower, 20.0)
+    popping.group.kill(old)
+    popping.brokers.run(3.0)
+    client.live_at(popping.living_follower(), 40.0)
+    client.die(within_s=LEASE_MS / 1000 + 3.0)
+
+
+def lease_whose_leader_dies_before_the_next_heartbeat() -> None:
+    """Check that a lease does not end by a change of the leader.
+
+    1. The lease of a client is nearly over when the leader dies.
+    2. The lease runs out by group time before another node leads.
+    3. The client sends its next heartbeat to the new leader a few seconds later.
+    """
+    popping = Popping(1)
+    client = LeasingClient(popping, popping.brokers.leader)
+    client.beat(popping.brokers.leader)
+    popping.brokers.run(LEASE_MS / 1000 - 1.0)
+    popping.group.kill(popping.brokers.leader)
+    popping.brokers.run(15.0)
+    assert popping.pop().code == NOTHING
+    client.live_at(popping.brokers.leader, 40.0)
+    client.die(within_s=LEASE_MS / 1000 + 3.0)
+
+
+def lease_of_a_living_client_while_all_clocks_jump() -> None:
+    """Check that clocks do not end the lease of a living client.
+
+    1. A client pops a message under a lease of 100 s.
+    2. All clocks jump an hour ahead, which is believed after a minute. The next heartbeat comes later.
+    """
+    popping = Popping(1)
+    client = LeasingClient(popping, popping.brokers.leader, 100_000)
+    popping.group.clocks_jumped = True
+    for node in popping.group.nodes.values():
+        node.wall_offset_ms = HOUR_MS
+    for _ in range(9):
+        popping.brokers.run(9.0)
+        assert popping.pop().code == NOTHING
+    client.live_at(popping.brokers.leader, 30.0)
+    client.die(within_s=110.0)
+
+
 POP_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     pop_at_a_leader_that_is_cut_off,
     acknowledgement_that_meets_what_comes_again,
     message_hidden_while_all_clocks_jump,
     commit_in_a_popped_queue,
+    leased_message_of_a_client_that_lives_and_dies,
+    lease_whose_leader_dies_before_the_next_heartbeat,
+    lease_of_a_living_client_while_all_clocks_jump,
 )

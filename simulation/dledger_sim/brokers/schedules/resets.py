@@ -107,7 +107,30 @@ def commit_that_the_busy_log_does_not_take() -> None:
     assert brokers.workload.truth.committed[KEY] == 0
 
 
+def commit_over_a_connection_without_a_heartbeat() -> None:
+    """Check that a late commit of nobody known does not undo a reset that a member has seen.
+
+    1. The group is reset to 0. The member pulls at 3, is told to continue at 0, and pulls there.
+    2. Somebody commits 3 over a new connection, whose heartbeat has not arrived. It may be another member, which has
+      read the messages before the reset.
+
+    In seeds such a commit comes within the time in which a reset is remembered in few runs.
+    """
+    resetting = Resetting(collects_ms=100)
+    brokers = resetting.brokers
+    resetting.reset(0)
+    assert resetting.pull(3) == 0
+    assert resetting.pull(0) == 1
+    assert not resetting.is_pending()
+    stranger = brokers.connect(brokers.leader)
+    answers = brokers.ask(stranger, RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields(3))
+    brokers.run(1.0)
+    assert [answer.code for answer in answers if answer] == [ResponseCode.SYSTEM_BUSY]
+    assert brokers.workload.truth.committed[KEY] == 0
+
+
 RESET_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     commit_that_was_collected_before_a_reset,
     commit_that_the_busy_log_does_not_take,
+    commit_over_a_connection_without_a_heartbeat,
 )

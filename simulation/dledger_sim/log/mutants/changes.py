@@ -63,9 +63,11 @@ def _begin_with_the_base(
     base_membership_index: int = -1,
     memberships: Sequence[EntryMeta] = (),
     unread: Sequence[tuple[int, int]] = (),
+    window: int = 4096,
 ) -> None:
     _ = memberships
-    _real_init(self, base_index, base_term, runs, last_index, base_membership, base_membership_index, (), unread)
+    base = base_membership, base_membership_index
+    _real_init(self, base_index, base_term, runs, last_index, *base, (), unread, window)
 
 
 _real_init = LogTable.__init__

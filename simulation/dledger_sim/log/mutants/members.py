@@ -17,14 +17,13 @@ CATALOGUE = Catalogue("log")
 # ---------------------------------------------------------------- membership
 
 
-def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta) -> None:
+def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta, previous: EntryMeta | None) -> None:
     self._last_mark_at = self._environment.now()
     self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
-    if any(meta.position == mark.position for meta in self._snapshots.list()):
+    if previous is None or any(meta.position == mark.position for meta in self._snapshots.list()):
         return
-    index, engine = mark.index - 1, self._engine
-    before = self._store.meta(index)
-    meta = SnapshotMeta(mark.position, index, before.term, before.chain_crc, engine.membership, engine.membership_index)
+    newest = self._engine.membership, self._engine.membership_index
+    meta = SnapshotMeta(mark.position, previous.index, previous.term, previous.chain_crc, *newest)
     self._snapshotter.begin(meta, self._machine.snapshot())
 
 

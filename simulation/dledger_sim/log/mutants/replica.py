@@ -53,11 +53,18 @@ CATALOGUE.add(
 
 
 def _forgive_lost_files(
-    disk: Disk, config: ReplicaConfig, mint: Callable[[], str], *, boot_id: str = "", name: str = "", engine: str
+    disk: Disk,
+    config: ReplicaConfig,
+    mint: Callable[[], str],
+    *,
+    boot_id: str = "",
+    bootstrap: bool = False,
+    name: str = "",
+    engine: str,
 ) -> Opened:
     if not any(disk.exists(directory) for directory in LOG_DIRECTORIES):
         disk.unlink(STARTED)
-    return open_directory(disk, config, mint, boot_id=boot_id, name=name, engine=engine)
+    return open_directory(disk, config, mint, boot_id=boot_id, bootstrap=bootstrap, name=name, engine=engine)
 
 
 CATALOGUE.add(

@@ -9,6 +9,7 @@ from dledger_broker.frontend.forwarding import (
     Envelope,
     ForwardedOrigin,
     Forwarder,
+    SentPrincipal,
     _encode_envelope,
     _principal_to_send,
 )
@@ -36,19 +37,23 @@ class OlderEnvelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def envelope(header: bytes = b"", principal: Principal | None = None, body: bytes = b"") -> Envelope:
-    return Envelope("n1/1", "10.0.0.9", 40_000, ("a",), 0, 0, header, body, 3, principal)
+    return Envelope("n1/1", "10.0.0.9", 40_000, ("a",), 0, 0, header, body, 3, _principal_to_send(principal))
 
 
 @pytest.mark.parametrize("principal", [BY_ADDRESS, OF_NODE])
 def test_older_nodes_ignore_the_account_of_an_envelope(principal: Principal) -> None:
     data = _encode_envelope(envelope(principal=principal))
     assert msgspec.msgpack.decode(data, type=OlderEnvelope).epoch == 3
-    assert msgspec.msgpack.decode(data, type=Envelope).principal == principal
+    assert msgspec.msgpack.decode(data, type=Envelope).principal == principal[:4]
+    assert msgspec.msgpack.decode(data)[-1] == list(principal[:4]), "an older leader decodes four fields"
 
 
 def test_a_follower_vouches_only_for_principals_without_a_signature() -> None:
     principals = (None, Principal("app", 7), BY_ADDRESS, OF_NODE)
-    assert [_principal_to_send(one) for one in principals] == [None, None, BY_ADDRESS, OF_NODE]
+    assert [_principal_to_send(one) for one in principals] == [
+        *(None, None),
+        *(SentPrincipal(*principal[:4]) for principal in (BY_ADDRESS, OF_NODE)),
+    ]
 
 
 def answer_to(
@@ -62,7 +67,7 @@ def answer_to(
     replies: list[bytes] = []
     passed_on = envelope(encode_json_header(RemotingCommand(310, opaque=7, ext=ext)), principal)
     origin = ForwardedOrigin(passed_on, replies.append)
-    broker.service.requests.receive_forwarded(origin, Frame(0, passed_on.header, b""), 0.0, passed_on.principal)
+    broker.service.requests.receive_forwarded(origin, Frame(0, passed_on.header, b""), 0.0, principal)
     broker.settle()
     [reply] = replies
     return decode_command(only_frame(reply[1:]))

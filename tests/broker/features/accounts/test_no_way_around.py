@@ -34,7 +34,7 @@ FOR_EVERY_ACCOUNT: Final = {
 def guarded() -> ServedBroker:
     """Return the broker of the tests of refusals, which has everything, with access control."""
     broker = served()
-    guard(broker.service, broker.memory.machine, KEYS)
+    guard(broker.service, broker.memory.machine, KEYS, broker.memory.env)
     return broker
 
 

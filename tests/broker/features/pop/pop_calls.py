@@ -172,6 +172,17 @@ def wait(broker: ServedBroker, seconds: float) -> None:
     asyncio.run(scenario())
 
 
+def lead_anew(broker: ServedBroker) -> None:
+    """Depose the node and have it lead in the next term, and finish the reads from the disk that come meanwhile."""
+
+    async def scenario() -> None:
+        broker.lead_anew()
+        broker.group.on_leadership(broker.memory.machine.leadership)
+        await _finish_reads(broker)
+
+    asyncio.run(scenario())
+
+
 async def _finish_reads(broker: ServedBroker) -> None:
     while True:
         await asyncio.sleep(0)

@@ -52,6 +52,14 @@ def test_a_new_leader_redelivers_popped_messages_only_after_their_invisible_time
     assert codes(late) == [208]
 
 
+def test_a_repeated_ordered_attempt_gets_the_same_messages_from_the_next_leader(popping: Popping) -> None:
+    attempt = {"order": "true", "attemptId": "attempt-1", "maxMsgNums": "2"}
+    assert offsets(popping.pop(popping.brokers.follower, **attempt)) == [0, 1]
+    kill_leader(popping)
+    assert popping.pop(order="true", attemptId="attempt-2").code == 210
+    assert offsets(popping.pop(popping.living_follower(), **attempt)) == [0, 1]
+
+
 def test_a_cut_off_or_deposed_leader_never_answers_that_a_popped_message_is_unknown(popping: Popping) -> None:
     """After an answer 208, the consumer would believe that its acknowledgement came too late."""
     old = popping.brokers.leader
@@ -77,7 +85,7 @@ def test_only_a_leader_lists_deliveries_that_become_due(popping: Popping) -> Non
     def listed() -> dict[str, int]:
         lives = {name: node.life for name, node in popping.group.nodes.items()}
         services = {name: life.service.service for name, life in lives.items() if life is not None}
-        return {name: len(service.parts[PopRequests]._revivals._heap) for name, service in services.items()}
+        return {name: len(service.parts[PopRequests].revivals._heap) for name, service in services.items()}
 
     def pop_and_count() -> tuple[bool, set[int]]:
         assert popping.pop().code == 0

@@ -201,6 +201,21 @@ def test_an_ordered_pop_repeated_with_its_attempt_id_gets_the_same_messages(five
     five.ack_all(*again)
 
 
+def test_a_repeated_attempt_gets_its_messages_of_all_queues_whatever_has_arrived_since(client: Popper) -> None:
+    """The repetition comes from another connection, and new messages lie in all queues."""
+    for queue_id in range(3):
+        client.store(b"a%d" % queue_id, b"b%d" % queue_id, queue_id=queue_id)
+    first = OrderedPopper(client.broker).in_order(4, attemptId="attempt-1")
+    assert len(first) == 4
+    for queue_id in range(4):
+        client.store(b"new", queue_id=queue_id)
+    for _ in range(5):
+        again = OrderedPopper(client.broker, "client/9").in_order(4, attemptId="attempt-1")
+        assert sorted(bodies(again)) == sorted(bodies(first))
+    other = OrderedPopper(client.broker).in_order(attemptId="attempt-2")
+    assert not set(bodies(first)) & set(bodies(other))
+
+
 def test_a_waiting_ordered_pop_gets_the_next_messages_once_the_queue_is_free(five: OrderedPopper) -> None:
     first = five.in_order(4)
     waiting = five.begin_pop(order="true")

@@ -56,6 +56,7 @@ def test_several_topics_are_created_at_once(client: FakeClient) -> None:
         ({"attributes": "+queue.type=BatchCQ"}, 29, "set it to SimpleCQ"),
         ({"attributes": "+queue.type=RocksDBCQ"}, 29, "set it to SimpleCQ"),
         ({"attributes": "+cleanup.policy=COMPACTION"}, 29, "set it to DELETE"),
+        ({"attributes": "+message.type=fifo"}, 29, "not one of UNSPECIFIED, NORMAL, FIFO"),
     ],
 )
 def test_a_bad_topic_is_refused(client: FakeClient, fields: dict[str, str], code: int, text: str) -> None:
