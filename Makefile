@@ -48,7 +48,7 @@ PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 COMPILER = command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check proto fix sim golden proof explore mutants needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos wheel image audit lock clean
+.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check proto fix sim golden proof explore mutants needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos screenshots wheel image audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -206,6 +206,9 @@ chaos: $(PROOF) ## faults on a real cluster, checked, with a report (MINUTES=n)
 proof-chaos: $(PROOF) ## runs of 5 minutes, each with other faults, until there are RUNS=n; the sums go into docs/proof/README.md
 	$(BIN)/dledger chaos campaign --runs $(RUNS) --minutes 5 --state .proof/chaos.json
 	$(BIN)/dledger chaos figures .proof/chaos.json --page docs/proof/README.md
+
+screenshots: $(DEV) ## make the documentation's pictures of the console (needs chromium)
+	$(BIN)/python .ci/screenshots.py
 
 wheel: .venv/bin/python ## build the wheels of dledger-mq and dledger-mq-chaos in dist, which pip installs anywhere
 	@rm -rf dist

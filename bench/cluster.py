@@ -91,7 +91,7 @@ class BenchCluster:
             cluster.command(
                 "up", "--data", str(data_dir), "--groups", "1", "--nodes", str(NODE_COUNT), "--namesrv-port",
                 str(namesrv_port), "--base-port", str(base_port), "--config", str(config), "--detach",
-                "--engine", engine,
+                "--engine", engine, "--console-port", "0",
             )  # fmt: skip
         except BaseException:
             with suppress(ClusterError):

@@ -46,7 +46,11 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, print_b
 settings.register_profile("search", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+os.environ.setdefault("DLEDGER_CONSOLE_PORT", "0")
+"""Clusters of tests have no console: they would all want one port."""
+
 ALLOWED_SKIPS = (
+    "chromium is not installed",  # .ci/run reports this too
     "the only wheel of rocketmq 0.4.4 is for Linux on x86-64",
     "mounting a small file system takes root",
     "strace is not installed",

@@ -73,7 +73,7 @@ _SECTIONS: Final = {
             "spark",
         ),
     ),
-    "Run and use": ("up", "down", "status", "produce", "consume", "demo", "chaos"),
+    "Run and use": ("up", "down", "status", "console", "produce", "consume", "demo", "chaos"),
     "Single processes, for service managers": ("broker", "namesrv", "proxy"),
     "Your shell": ("completion",),
 }

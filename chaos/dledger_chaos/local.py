@@ -278,7 +278,7 @@ class LocalTarget(SignalledNodes):
         config.write_text(self._config + self._format_addresses(), encoding="utf-8")
         members = next(iter(self._members.values()))
         await self._run_dledger(
-            *("up", "--data", str(self.data_dir), "--config", str(config), "--detach"),
+            *("up", "--data", str(self.data_dir), "--config", str(config), "--detach", "--console-port", "0"),
             *(() if self._engine is None else ("--engine", self._engine)),
             *("--groups", str(len(self.groups)), "--nodes", str(len(members))),
             *("--base-port", str(self._base_port), "--namesrv-port", str(self._base_port + ports.NAMESRV)),

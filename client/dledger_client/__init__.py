@@ -66,6 +66,7 @@ from .sync_pull import SyncPullConsumer
 from .sync_simple import SyncSimpleConsumer
 from .sync_transactions import SyncTransactionProducer
 from .tls import Tls
+from .topic_statistics import QueueRange, TopicStatistics
 from .transactions import Check, Decision, OpenTransaction, SyncCheck, TransactionProducer
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueRange",
     "QueueReader",
     "QueueStall",
     "QueueStatus",
@@ -136,6 +138,7 @@ __all__ = [
     "TlsError",
     "TopicConfig",
     "TopicRoute",
+    "TopicStatistics",
     "TransactionProducer",
     "WrongServerError",
     "allocate_average",

@@ -11,6 +11,7 @@ import msgspec
 
 from dledger_remoting.bodies import TopicList, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
+from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import InvalidParameter, RemotingError, error_from_response
 from dledger_remoting.headers import (
     BrokerNameHeader,
@@ -76,6 +77,7 @@ from .messages import MessageQueue, ReceivedMessage
 from .offsets import QueueOffsets, StartFrom, check_start
 from .routes import TopicRoute
 from .tls import Tls
+from .topic_statistics import TopicStatistics, consumers_in, statistics_of
 
 BodyT = TypeVar("BodyT")
 
@@ -242,14 +244,30 @@ class Admin:
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's configuration by broker group."""
+        answers = await self._ask_holders(topic, RequestCode.GET_TOPIC_CONFIG)
+        return {name: decode(TopicConfig, answer.body) for name, answer in answers.items()}
+
+    async def topic_statistics(self, topic: str) -> TopicStatistics:
+        """Return what the queues of a topic keep, and how many messages come. Sends one request to each leader.
+
+        Raises `NotFoundError` if no broker group has the topic.
+        """
+        return statistics_of(await self._ask_holders(topic, RequestCode.GET_TOPIC_STATS_INFO))
+
+    async def topic_consumers(self, topic: str) -> list[str]:
+        """Return the sorted groups that consume a topic: their members subscribe to it, or they have offsets on it."""
+        return consumers_in(await self._ask_holders(topic, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO))
+
+    async def _ask_holders(self, topic: str, code: int) -> dict[str, RemotingCommand]:
+        """Return the answers about a topic of the leaders that have it. Raises `NotFoundError` if none has it."""
         header = encode_ext(TopicHeader(topic=topic))
         answers = await self._calls.ask_leaders(
-            await self._calls.group_names(None), RequestCode.GET_TOPIC_CONFIG, header, accept=_TOPIC_NOT_FOUND_CODES
+            await self._calls.group_names(None), code, header, accept=_TOPIC_NOT_FOUND_CODES
         )
-        known_answers = {name: answer for name, answer in answers.items() if answer.code == ResponseCode.SUCCESS}
-        if not known_answers:
+        holders = {name: answer for name, answer in answers.items() if answer.code == ResponseCode.SUCCESS}
+        if not holders:
             raise _make_not_found_error(f"topic {topic!r} does not exist")
-        return {name: decode(TopicConfig, answer.body) for name, answer in known_answers.items()}
+        return holders
 
     # Groups.
 

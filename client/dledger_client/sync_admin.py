@@ -29,6 +29,7 @@ from .messages import MessageQueue, ReceivedMessage
 from .offsets import StartFrom
 from .routes import TopicRoute
 from .tls import Tls
+from .topic_statistics import TopicStatistics
 
 
 class SyncAdmin(ClosedAfterUse):
@@ -111,6 +112,16 @@ class SyncAdmin(ClosedAfterUse):
     def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's configuration by broker group, as `Admin.topic_config` does."""
         return self._blocking.run(self._client.topic_config(topic))
+
+    def topic_statistics(self, topic: str) -> TopicStatistics:
+        """Return what the queues of a topic keep, and how many messages come, as `Admin.topic_statistics` does."""
+        return self._blocking.run(self._client.topic_statistics(topic))
+
+    def topic_consumers(self, topic: str) -> list[str]:
+        """Return the sorted groups that consume a topic: their members subscribe to it, or they have offsets on it,
+        as `Admin.topic_consumers` does.
+        """
+        return self._blocking.run(self._client.topic_consumers(topic))
 
     def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups by name, as `Admin.groups` does."""

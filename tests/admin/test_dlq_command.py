@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from command_fakes import message, refused
 
-from dledger_admin.commands.dead_letters import Failure, Resending, Resent, counted
 from dledger_admin.commands.dlq import _render_letters, _render_resent
-from dledger_admin.commands.message_format import exit_code, view
+from dledger_admin.commands.message_format import exit_code
+from dledger_admin.operations.dead_letters import Failure, Resending, Resent, counted
+from dledger_admin.operations.messages import view
 
 ID = "7F00000100002A9F0000000000000000"
 
@@ -47,6 +48,6 @@ def test_a_dead_letter_is_shown_with_its_place_and_its_origin() -> None:
 
 
 async def test_a_resend_reports_an_unreadable_dead_letter_and_continues() -> None:
-    resending = Resending(None, None, "G", None, again=False)  # type: ignore[arg-type]
+    resending = Resending(None, None, Resent("G"), None, again=False)  # type: ignore[arg-type]
     await resending.resend([message(fault="no zlib stream")])
     assert resending.result.failed == [Failure("OFFSET", "orders", "its body cannot be read: no zlib stream")]

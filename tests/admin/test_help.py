@@ -17,7 +17,7 @@ NOUNS = [
     *("cluster", "node", "topic", "group", "message", "dlq", "pin", "quota", "account", "acl", "log", "config"),
     "spark",
 ]
-VERBS = ["up", "down", "status", "produce", "consume", "demo", "chaos"]
+VERBS = ["up", "down", "status", "console", "produce", "consume", "demo", "chaos"]
 
 _WITHOUT_EXTRAS = """
 import sys

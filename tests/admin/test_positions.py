@@ -7,19 +7,9 @@ import pytest
 from command_fakes import refused
 
 from dledger_admin.commands import options
-from dledger_admin.commands.positions import (
-    AtTime,
-    Edge,
-    FromEnd,
-    Offset,
-    QueueName,
-    QueueNameType,
-    chosen_queues,
-    find,
-    parse_end,
-    parse_position,
-)
+from dledger_admin.commands.positions import QueueName, QueueNameType, chosen_queues, parse_end, parse_position
 from dledger_admin.errors import AdminError, WrongUsageError
+from dledger_admin.operations.positions import AtTime, Edge, FromEnd, Offset, find
 from dledger_client import MessageQueue
 
 ZERO, ONE = (MessageQueue("orders", "broker-a", queue_id) for queue_id in (0, 1))

@@ -20,6 +20,7 @@ from dledger_client import (
     NoBrokerError,
     NotFoundError,
     PushConsumer,
+    QueueRange,
     QueueReader,
     QueueStatus,
     Quota,
@@ -40,6 +41,8 @@ from dledger_remoting.consumers import QueueReader as QueueReaderRow
 from dledger_remoting.heartbeat import MessageModel
 from dledger_remoting.properties import format_properties
 from dledger_remoting.record import encode_record
+from dledger_remoting.statistics import GroupList, encode_topic_stats
+from dledger_remoting.statistics import QueueRange as KeptRange
 from dledger_remoting.topics import MessageQueue as BrokerQueue
 
 LOST = refusing(ResponseCode.SYSTEM_ERROR, "leadership lost", outcome="unknown")
@@ -154,6 +157,31 @@ async def test_progress_covers_every_broker_group_with_the_lag_of_kept_messages(
         first, second = await admin.progress("CG")
     assert (first, first.lag) == (QueueStatus(MessageQueue("T", "broker-a", 0), 4, 10, 3), 6)
     assert (second, second.lag) == (QueueStatus(MessageQueue("T", "broker-b", 0), 0, 5, None), 5)
+
+
+async def test_statistics_of_a_topic_cover_every_broker_group_that_has_it():
+    async with fake_cluster(groups=3) as cluster, Admin(cluster.namesrv) as admin:
+        for group, queue_range, rate in zip(
+            cluster.groups, (KeptRange(1700, 9, 4), KeptRange(0, 0, 0)), (2.5, 1.0), strict=False
+        ):
+            body = encode_topic_stats({BrokerQueue(group.name, 1, "T"): queue_range}, rate)
+            group.nodes[0].on[RequestCode.GET_TOPIC_STATS_INFO] = answering(body)
+            consumers = answering(encode_body(GroupList(["CG", f"of {group.name}"])))
+            group.nodes[0].on[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = consumers
+        missing = refusing(ResponseCode.TOPIC_NOT_EXIST)
+        for code in (RequestCode.GET_TOPIC_STATS_INFO, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
+            cluster.groups[2].nodes[0].on[code] = missing
+        statistics = await admin.topic_statistics("T")
+        assert statistics.queues == [
+            QueueRange(MessageQueue("T", "broker-a", 1), 4, 9, 1700),
+            QueueRange(MessageQueue("T", "broker-b", 1), 0, 0, None),
+        ]
+        assert statistics.stored_per_s == 3.5
+        assert await admin.topic_consumers("T") == ["CG", "of broker-a", "of broker-b"]
+        for group in cluster.groups:
+            group.nodes[0].on[RequestCode.GET_TOPIC_STATS_INFO] = missing
+        with pytest.raises(NotFoundError, match="topic 'T' does not exist"):
+            await admin.topic_statistics("T")
 
 
 @pytest.mark.parametrize("ext", [{}, {"position": "0"}, {"position": "0", "expires": "tomorrow"}])

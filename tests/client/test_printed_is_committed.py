@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_takers_model import QUEUES, Model, brokers_on
 
 from dledger_admin.commands.consume import _Printer, _Source
-from dledger_admin.commands.positions import Edge
+from dledger_admin.operations.positions import Edge
 from dledger_remoting.codes import RequestCode
 
 FOR_EVER = 1000

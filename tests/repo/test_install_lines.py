@@ -116,7 +116,7 @@ def test_the_wheel_and_the_command_of_an_error_bring_a_broker(tmp_path: Path) ->
         return done.stderr
 
     refused = up()
-    assert refused.startswith("Error: this command needs the extra broker (aiohttp, prometheus_client, rich): ")
+    assert refused.startswith("Error: this command needs the extra broker (aiohttp, jinja2, prometheus_client, rich): ")
     line = refused.strip().rpartition("rich): ")[2]
     subprocess.run(line, shell=True, cwd=tmp_path, env=path, check=True, capture_output=True)
     assert "this command needs" not in up()

@@ -24,10 +24,11 @@ from dledger_client.connection import split_address
 from dledger_client.leaders import LEADER_ID
 from dledger_client.nameservers import parse_addresses
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.route import BrokerData
 
 from ..errors import AdminError
 from ..help import did_you_mean
+from ..operations.access import is_account_missing, is_right_refused, is_signature_refused
+from ..operations.errors import OperationError
 from ..output import say
 from .completing import ask_quietly
 from .signing import signing
@@ -44,10 +45,6 @@ _PAUSE_SECONDS: Final = 0.1
 _HEALTH_HINT: Final = "`dledger cluster health` says what is wrong"
 _MISSING_TOPIC: Final = re.compile(r"topic '?([^' ]+)'? does not exist")
 """A topic's name in what brokers and our client say of one that is not there."""
-_NO_RIGHT: Final = "has no permission to access"
-_WRONG_SIGNATURE: Final = "check signature failed."
-_NO_ACCOUNT: Final = ("is not found.", "is disabled.", "is not exist.")
-"""Texts in refusals that are about a missing or disabled account."""
 _SIGNATURE_HINT: Final = (
     "check the secret in the file that DLEDGER_CREDENTIALS names, or --key-file; `dledger account rotate` makes another"
 )
@@ -100,6 +97,8 @@ def run(
 
     try:
         return asyncio.run(run_work())
+    except OperationError as error:
+        raise AdminError(str(error)) from error
     except ClientError as error:
         if isinstance(error, NoNameServerError) or isinstance(error.__cause__, NoNameServerError):
             raise AdminError(f"{error}: {_NAME_SERVER_HINT}") from error
@@ -152,11 +151,11 @@ def _suggest_remedy(error: ClientError, namesrv: str) -> str:
             return f": is {namesrv} a name server?"
         case TlsError():
             return f"; {_AUTHORITIES_HINT}"
-        case _ if code == ResponseCode.NO_PERMISSION and _WRONG_SIGNATURE in str(error):
+        case _ if is_signature_refused(error):
             return f"; {_SIGNATURE_HINT}"
-        case _ if code == ResponseCode.NO_PERMISSION and any(text in str(error) for text in _NO_ACCOUNT):
+        case _ if is_account_missing(error):
             return f"; {_ACCOUNT_HINT}"
-        case _ if code == ResponseCode.NO_PERMISSION and _NO_RIGHT in str(error):
+        case _ if is_right_refused(error):
             return f"; {_RIGHTS_HINT}"
         case NotFoundError() if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return "; `dledger group list` shows those that there are"
@@ -194,14 +193,6 @@ def _suggest_topic(name: str, namesrv: str) -> str:
 
     question = did_you_mean(name, [topic for topic in ask_quietly(namesrv, topics) if topic != name])
     return question and f".{question}"
-
-
-async def registered_groups(admin: Admin) -> dict[str, BrokerData]:
-    """Return the broker groups that the name server knows; raises `AdminError` if there is none."""
-    groups = await admin.broker_groups()
-    if not groups:
-        raise AdminError("no broker group is registered with the name server: `dledger status` shows which nodes run")
-    return groups
 
 
 def with_admin(namesrv: str, work: Callable[[Admin], Awaitable[Result]], *, patience_s: float | None = None) -> Result:

@@ -8,14 +8,13 @@ from typing import Final
 import click
 
 from ..errors import UNHEALTHY, AdminError, UnhealthyError, WrongUsageError
-from ..health.judge import judge
 from ..health.reports import ClusterHealth, Limits
-from ..health.survey import survey
 from ..health.text import render
+from ..operations import clusters
 from ..output import emit, output_option
 from .client_calls import run
 from .options import FiniteFloat, namesrv_option
-from .signing import signing
+from .signing import command_access
 
 WATCH_SECONDS: Final = 2.0
 
@@ -63,7 +62,7 @@ def health(ctx: click.Context, namesrv: str, watch: float | None, max_lag: int, 
 def _check_health(namesrv: str, limits: Limits) -> ClusterHealth:
     """Ask all name servers and nodes once. Raises `UnhealthyError` if no name server answers."""
     try:
-        result = judge(run(lambda: survey(namesrv, **signing()), namesrv), limits)
+        result = run(lambda: clusters.health(command_access(namesrv), limits), namesrv)
     except WrongUsageError:
         raise
     except AdminError as error:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
 from dledger_client import Admin
 
 from ..asking import Asking, asks_first
 from ..help import HelpGroup
+from ..operations.clusters import ForgottenGroup, RegisteredNode, registered_nodes, what_forgetting_loses
+from ..operations.clusters import forget as forget_group
 from ..output import columns, emit, output_option
-from .client_calls import registered_groups, with_admin
+from .client_calls import with_admin
 from .cluster_health import health
 from .completing import broker_groups
 from .options import namesrv_option
-
-
-class RegisteredNode(msgspec.Struct, frozen=True):
-    """One address of a broker group; id 0 is the leader. A group of which no node is registered has neither."""
-
-    cluster: str
-    broker_group: str
-    broker_id: int | None
-    address: str | None
-
-
-class ForgottenGroup(msgspec.Struct, frozen=True):
-    """A broker group that name servers forgot."""
-
-    broker_group: str
-    state: str = "forgotten"
 
 
 @click.group(cls=HelpGroup)
@@ -49,14 +34,7 @@ def info(namesrv: str, output: str) -> None:
     A group without an address was registered earlier, but none of its nodes is registered now.
     """
 
-    async def work(admin: Admin) -> list[RegisteredNode]:
-        nodes: list[RegisteredNode] = []
-        for name, group in sorted((await registered_groups(admin)).items()):
-            addresses: list[tuple[int | None, str | None]] = [*sorted(group.broker_addrs.items())] or [(None, None)]
-            nodes += (RegisteredNode(group.cluster, name, *node) for node in addresses)
-        return nodes
-
-    emit(with_admin(namesrv, work), output, _render)
+    emit(with_admin(namesrv, registered_nodes), output, _render)
 
 
 @cluster.command()
@@ -75,22 +53,13 @@ def forget(namesrv: str, broker_group: str, output: str, asking: Asking) -> None
     """
 
     async def list_effects(admin: Admin) -> list[str]:
-        group = (await registered_groups(admin)).get(broker_group)
-        if group is None:
-            return [f"nothing: no name server knows broker group {broker_group}"]
-        nodes = f"{len(group.broker_addrs)} of its nodes are registered"
-        effects = [f"broker group {broker_group} of cluster {group.cluster} with all its messages; {nodes}"]
-        rival = ((await admin.cluster_info()).refused_groups or {}).get(broker_group)
-        if rival is not None:
-            effects.append(f"the name goes to the group of cluster {rival.cluster} at {rival.address}")
-        return effects
+        return await what_forgetting_loses(admin, broker_group)
 
     if not asking.agreed(lambda: with_admin(namesrv, list_effects), output):
         return
 
     async def work(admin: Admin) -> ForgottenGroup:
-        await admin.forget_group(broker_group)
-        return ForgottenGroup(broker_group)
+        return await forget_group(admin, broker_group)
 
     emit(with_admin(namesrv, work), output, lambda result: f"{result.broker_group} {result.state}")
 

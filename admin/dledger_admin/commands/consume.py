@@ -31,24 +31,14 @@ from dledger_client import (
 from dledger_remoting.topics import is_system_group
 
 from ..errors import AdminError
+from ..operations.messages import unreadable
+from ..operations.positions import AtTime, Edge, FromEnd, Offset, Position, find
 from ..output import say, write_out
 from .client_calls import REGISTRATION_SECONDS, run
-from .message_format import TOKENS, formatter, json_line, keyed, unreadable
+from .message_format import TOKENS, formatter, json_line, keyed
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
-from .positions import (
-    AtTime,
-    Edge,
-    FromEnd,
-    Offset,
-    Position,
-    QueueName,
-    QueueNameType,
-    chosen_queues,
-    find,
-    parse_end,
-    parse_position,
-)
+from .positions import QueueName, QueueNameType, chosen_queues, parse_end, parse_position
 from .signing import signing
 
 _POLL_MESSAGES = 256

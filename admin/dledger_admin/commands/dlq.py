@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 import click
 
-from dledger_client import Admin, ClientError, Producer, ReceivedMessage
+from dledger_client import Admin, ReceivedMessage
 from dledger_remoting.properties import ORIGIN_MESSAGE_ID
 from dledger_remoting.topics import dead_letter_topic
 
 from ..errors import AdminError
 from ..help import HelpGroup
+from ..operations.dead_letters import DeadLetters, Resent, Wanted, all_counts, counted, newest, pages
+from ..operations.dead_letters import resend as resend_letters
+from ..operations.messages import MessageView, unreadable, view
+from ..operations.positions import Edge, Position
 from ..output import columns, emit, output_option, say, write_out
 from .client_calls import run, with_admin
-from .dead_letters import DeadLetters, Resending, Resent, advice, all_counts, counted, named, pages
-from .message_format import MessageView, exit_code, json_line, render, unreadable, view
+from .message_format import exit_code, json_line, render
 from .names import CONSUMER_GROUP, TOPIC
 from .options import namesrv_option
-from .positions import Edge, FromEnd, Position, parse_end, parse_position
-from .signing import signing
+from .positions import parse_end, parse_position
+from .signing import command_access
 
 Command = TypeVar("Command", bound=Callable[..., object])
-
-PRODUCER_GROUP = "DLEDGER_DEAD_LETTERS"
 
 
 @click.group(cls=HelpGroup)
@@ -81,11 +82,7 @@ def show(namesrv: str, group: str, count: int, output: str) -> None:
     """
 
     async def work(admin: Admin) -> list[ReceivedMessage]:
-        dead_letters = [
-            letter async for page in pages(admin, namesrv, group, FromEnd(count), Edge.END) for letter in page
-        ]
-        dead_letters.sort(key=lambda letter: (letter.stored_timestamp_ms, letter.queue, letter.queue_offset))
-        return dead_letters[-count:]
+        return await newest(admin, command_access(namesrv), group, count)
 
     views = [view(letter) for letter in with_admin(namesrv, work)]
     emit(views, output, lambda letters: _render_letters(group, letters))
@@ -108,7 +105,7 @@ def export(namesrv: str, group: str, begin: str | None, end: str | None) -> None
     faults: list[str] = []
 
     async def work(admin: Admin) -> None:
-        async for page in pages(admin, namesrv, group, *places):
+        async for page in pages(admin, command_access(namesrv), group, *places):
             write_out(b"".join(map(json_line, page)))
             faults.extend(unreadable(letter) for letter in page if letter.fault is not None)
 
@@ -148,32 +145,10 @@ def resend(
         raise click.UsageError("give either --all or --id: which dead letters are to be resent?")
     if ids and (begin or end):
         raise click.UsageError("--from and --to are for --all: --id names each dead letter")
-    places = _parse_range(begin, end)
+    wanted = Wanted(group, ids, *_parse_range(begin, end), topic, again)
     result = Resent(group)
-
-    async def letters(admin: Admin) -> AsyncGenerator[list[ReceivedMessage], None]:
-        if ids:
-            yield await named(admin, group, list(dict.fromkeys(ids)))
-            return
-        async for page in pages(admin, namesrv, group, *places):
-            yield page
-
-    async def work() -> None:
-        nonlocal result
-        async with (
-            Admin(namesrv, **signing()) as admin,
-            Producer(namesrv, group=PRODUCER_GROUP, **signing()) as producer,
-        ):
-            resending = Resending(admin, producer, group, topic, again=again)
-            result = resending.result
-            async for page in letters(admin):
-                try:
-                    await resending.resend(page)
-                except ClientError as error:
-                    raise advice(error, result) from error
-
     try:
-        run(work, namesrv)
+        run(lambda: resend_letters(command_access(namesrv), wanted, result), namesrv)
     except KeyboardInterrupt:
         say(
             f"interrupted: {counted(result.resent)} resent, the next one perhaps; given again, the command sends none "

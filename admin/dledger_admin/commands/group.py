@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
 from dledger_client import Admin, StartFrom
 from dledger_remoting.recalls import parse_delay_levels
@@ -13,30 +12,24 @@ from dledger_remoting.topics import SubscriptionGroupConfig
 from ..asking import Asking, asks_first
 from ..errors import AdminError, WrongUsageError
 from ..help import HelpGroup
-from ..output import columns, emit, output_option
-from .client_calls import with_admin
-from .group_moves import (
+from ..operations import consumer_groups
+from ..operations.consumer_groups import GroupChange, GroupDescription
+from ..operations.group_moves import (
     AtOffset,
     NewOffset,
     move,
-    start_point,
     what_a_clone_moves,
     what_a_group_loses,
     what_a_move_does,
 )
-from .group_view import GroupDescription, list_lines, render_description, render_list
-from .group_view import describe as describe_group
+from ..output import columns, emit, output_option
+from .client_calls import with_admin
+from .group_view import render_description, render_list
 from .names import CONSUMER_GROUP, TOPIC
-from .options import namesrv_option
+from .options import namesrv_option, time_ms
 
+_AT_OFFSET = "offset:"
 _DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
-
-
-class GroupChange(msgspec.Struct, frozen=True):
-    """Result of `group create` and `group delete`."""
-
-    group: str
-    state: str
 
 
 @click.group(cls=HelpGroup)
@@ -72,16 +65,7 @@ def create(
     policy = None if retry_delays is None else _parse_retry_policy(retry_delays)
 
     async def work(admin: Admin) -> GroupChange:
-        existing = (await admin.groups()).get(name)
-        config = existing or SubscriptionGroupConfig(group_name=name)
-        if retries is not None:
-            config = msgspec.structs.replace(config, retry_max_times=retries)
-        if policy is not None:
-            config = msgspec.structs.replace(config, group_retry_policy=policy)
-        if ordered is not None:
-            config = msgspec.structs.replace(config, consume_message_orderly=ordered)
-        await admin.create_group(config)
-        return GroupChange(name, "changed" if existing else "created")
+        return await consumer_groups.create(admin, name, retries, policy, ordered=ordered)
 
     emit(with_admin(namesrv, work), output, _render_change)
 
@@ -95,16 +79,14 @@ def delete(namesrv: str, name: str, output: str, asking: Asking) -> None:
     """Delete a consumer group with its offsets; refused while it has members."""
 
     async def list_effects(admin: Admin) -> list[str]:
-        await _require_group(admin, name)
+        await consumer_groups.require_group(admin, name)
         return await what_a_group_loses(admin, name)
 
     if not asking.agreed(lambda: with_admin(namesrv, list_effects), output):
         return
 
     async def work(admin: Admin) -> GroupChange:
-        await _require_group(admin, name)
-        await admin.delete_group(name)
-        return GroupChange(name, "deleted")
+        return await consumer_groups.delete(admin, name)
 
     emit(with_admin(namesrv, work), output, _render_change)
 
@@ -118,7 +100,7 @@ def list_groups(namesrv: str, output: str) -> None:
     A group is empty, stable, or inconsistent: its members subscribe to different things.
     """
 
-    emit(with_admin(namesrv, list_lines), output, render_list)
+    emit(with_admin(namesrv, consumer_groups.list_lines), output, render_list)
 
 
 @group.command()
@@ -138,9 +120,9 @@ def describe(namesrv: str, name: str, topic: str | None, output: str) -> None:
     """
 
     async def work(admin: Admin) -> GroupDescription:
-        description = await describe_group(admin, name, topic)
+        description = await consumer_groups.describe(admin, name, topic)
         if not description.members and all(queue.committed is None for queue in description.queues):
-            await _require_group(admin, name)
+            await consumer_groups.require_group(admin, name)
         return description
 
     emit(with_admin(namesrv, work), output, render_description)
@@ -207,7 +189,7 @@ def clone(namesrv: str, source: str, target: str, topic: str | None, output: str
     """Copy the offsets of group SOURCE to group TARGET. If TARGET has offsets that change, the command asks first."""
 
     async def look(admin: Admin) -> list[str]:
-        await _require_group(admin, source)
+        await consumer_groups.require_group(admin, source)
         return await what_a_clone_moves(admin, source, target, topic)
 
     moved = [] if asking.yes else with_admin(namesrv, look)
@@ -216,9 +198,7 @@ def clone(namesrv: str, source: str, target: str, topic: str | None, output: str
         return
 
     async def work(admin: Admin) -> GroupChange:
-        await _require_group(admin, source)
-        await admin.clone_offsets(source, target, topic=topic)
-        return GroupChange(target, f"goes on where {source} is")
+        return await consumer_groups.clone(admin, source, target, topic)
 
     emit(with_admin(namesrv, work), output, _render_change)
 
@@ -252,10 +232,7 @@ def _list_moves(
 
 def _set_consuming(namesrv: str, name: str, output: str, *, may_consume: bool) -> None:
     async def work(admin: Admin) -> GroupChange:
-        await _require_group(admin, name)
-        config = (await admin.groups())[name]
-        await admin.create_group(msgspec.structs.replace(config, consume_enable=may_consume))
-        return GroupChange(name, "resumed" if may_consume else "paused")
+        return await consumer_groups.set_consuming(admin, name, may_consume=may_consume)
 
     emit(with_admin(namesrv, work), output, _render_change)
 
@@ -278,9 +255,18 @@ def _parse_retry_policy(text: str) -> GroupRetryPolicy:
     return GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy((*delays[:1] * SKIPPED_DELAYS, *delays)))
 
 
-async def _require_group(admin: Admin, name: str) -> None:
-    if name not in await admin.groups():
-        raise AdminError(f"there is no consumer group {name!r}: `dledger group list` shows those that there are")
+def start_point(text: str) -> StartFrom | AtOffset:
+    """Return the place to move to. A date without a time zone is in local time. Raises `WrongUsageError`."""
+    if text in ("first", "beginning"):
+        return "first"
+    if text in ("last", "end"):
+        return "last"
+    if text.startswith(_AT_OFFSET):
+        number = text.removeprefix(_AT_OFFSET)
+        if not number.isdecimal():
+            raise WrongUsageError(f"--to {text!r}: an offset is a number that is not below 0, such as offset:42")
+        return AtOffset(int(number))
+    return time_ms("--to", text, otherwise="beginning, end, offset:N, ")
 
 
 def _render_change(result: GroupChange) -> str:

@@ -29,9 +29,9 @@ from dledger_remoting.record import iter_records
 from dledger_remoting.topics import is_system_topic
 
 from ..errors import AdminError
+from ..operations.messages import MessageView, view
 from ..output import say, write_out
 from .client_calls import run
-from .message_format import MessageView, view
 from .names import TOPIC
 from .options import NameServers, time_ms
 from .signing import signing

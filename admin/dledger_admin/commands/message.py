@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 import msgspec
 
-from dledger_client import Admin, NoRouteError, NotFoundError, Producer, ReceivedMessage
+from dledger_client import Admin, Producer, ReceivedMessage
 from dledger_client.lookups import MAX_MESSAGES_BY_KEY
 from dledger_remoting.topics import TRACE_TOPIC
-from dledger_remoting.traces import Trace
 
-from ..errors import AdminError
 from ..help import HelpGroup
+from ..operations.messages import MessageView, by_key, by_offset_id, view
+from ..operations.traces import trace_view
+from ..operations.traces import traces as find_traces
 from ..output import emit, output_option
 from .client_calls import run, with_admin
-from .message_format import MessageView, exit_code, render, view
+from .message_format import exit_code, render
 from .message_trace import table
-from .message_trace import view as view_of_trace
 from .names import TOPIC
 from .options import namesrv_option
 from .signing import signing
@@ -62,20 +64,9 @@ def get(
 
     async def work(admin: Admin) -> list[ReceivedMessage]:
         if message_id is not None:
-            try:
-                return [await admin.message_by_id(message_id, keep_unreadable=True)]
-            except NotFoundError as error:
-                raise AdminError(
-                    f"{error.remark}; a unique key, as `consume` shows it, is looked up with --topic and --unique-key"
-                ) from error
-        searched_key = key if key is not None else unique_key
-        messages = await admin.messages_by_key(
-            topic or "", searched_key or "", unique=unique_key is not None, max_messages=limit, keep_unreadable=True
-        )
-        if not messages:
-            kind = "key" if key is not None else "unique key"
-            raise AdminError(f"topic {topic!r} has no message with the {kind} {searched_key!r}")
-        return messages
+            return [await by_offset_id(admin, message_id)]
+        wanted = (key if key is not None else unique_key) or ""
+        return await by_key(admin, topic or "", wanted, unique=unique_key is not None, limit=limit)
 
     views = [view(received) for received in with_admin(namesrv, work)]
     emit(views, output, _render)
@@ -100,22 +91,11 @@ def trace(namesrv: str, message_id: str, topic: str, limit: int, output: str) ->
 
     MESSAGE-ID is the id that its producer gave the message, the unique key, as `consume` shows it.
     """
-    hint = "clients write traces where they are told to: trace=True, or enableMsgTrace in RocketMQ's"
-
-    async def work(admin: Admin) -> list[Trace]:
-        try:
-            traces = await admin.message_trace(message_id, topic=topic, max_messages=limit)
-        except NoRouteError as error:
-            raise AdminError(f"{error}: {hint}") from error
-        if not traces:
-            raise AdminError(f"topic {topic!r} has no trace of message {message_id!r}: {hint}")
-        return traces
-
-    traces = with_admin(namesrv, work)
+    found = with_admin(namesrv, partial(find_traces, message_id=message_id, topic=topic, limit=limit))
     if output == "json":
-        emit([view_of_trace(entry) for entry in traces], output, str)
+        emit([trace_view(entry) for entry in found], output, str)
     else:
-        emit(traces, output, table)
+        emit(found, output, table)
 
 
 class Recalled(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from dledger_client import ReceivedMessage
 
 from ..errors import WrongUsageError
+from ..operations.messages import MessageView, UnreadableView, view
 
 
 def _format_properties(message: ReceivedMessage) -> bytes:
@@ -37,64 +38,6 @@ TOKENS: Mapping[str, tuple[str, Callable[[ReceivedMessage], bytes]]] = {
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 _PATTERN_PART = re.compile(r"%(.)|\\(.)|([^%\\]+)", re.DOTALL)
-
-
-class MessageView(msgspec.Struct, frozen=True):
-    """A message as JSON. `body` is text if it is UTF-8, else null, and then `body_base64` is there."""
-
-    topic: str
-    broker_group: str
-    queue_id: int
-    queue_offset: int
-    message_id: str
-    offset_message_id: str
-    keys: tuple[str, ...]
-    tag: str | None
-    properties: Mapping[str, str]
-    born_timestamp_ms: int
-    stored_timestamp_ms: int
-    reconsume_times: int
-    body: str | None
-    body_base64: bytes | None = None
-
-
-class UnreadableView(MessageView, frozen=True, kw_only=True):
-    """A message whose body cannot be read; `body_base64` is as it is stored."""
-
-    fault: str
-
-
-def view(message: ReceivedMessage) -> MessageView:
-    """Return a message as JSON shows it."""
-    try:
-        text: str | None = message.body.decode() if message.fault is None else None
-    except UnicodeDecodeError:
-        text = None
-    fields = (
-        message.topic,
-        message.queue.broker_group,
-        message.queue_id,
-        message.queue_offset,
-        message.message_id,
-        message.offset_message_id,
-        message.keys,
-        message.tags,
-        message.properties,
-        message.born_timestamp_ms,
-        message.stored_timestamp_ms,
-        message.reconsume_times,
-        text,
-        message.body if text is None else None,
-    )
-    return MessageView(*fields) if message.fault is None else UnreadableView(*fields, fault=message.fault)
-
-
-def unreadable(message: ReceivedMessage) -> str:
-    """Return which message cannot be read, and why."""
-    return (
-        f"the message at offset {message.queue_offset} of {message.queue} (offset id {message.offset_message_id}, "
-        f"unique key {message.message_id}) cannot be read: {message.fault}"
-    )
 
 
 def exit_code(views: Sequence[MessageView]) -> int:

@@ -5,54 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import msgspec
+from dledger_remoting.traces import DeliveryTrace, HandlingTrace, SendTrace, Trace
 
-from dledger_remoting.traces import (
-    DELAYED_MESSAGE,
-    HALF_MESSAGE,
-    DeliveryTrace,
-    EndTrace,
-    HandlingTrace,
-    RecallTrace,
-    SendTrace,
-    Trace,
-    kind_of,
-)
-
+from ..operations.traces import describe_details, describe_event
 from ..output import columns, shown
-
-_END_STATES = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back"}
-
-
-class TraceView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One trace as JSON shows it: those of its fields that are known, with the first field of its text as `kind`."""
-
-    kind: str
-    message_id: str
-    group: str = ""
-    timestamp_ms: int = 0
-    region: str = ""
-    topic: str = ""
-    tags: str = ""
-    keys: str = ""
-    broker: str = ""
-    host: str = ""
-    body_bytes: int | None = None
-    cost_ms: int | None = None
-    message_type: int | None = None
-    offset_message_id: str = ""
-    succeeded: bool | None = None
-    request_id: str = ""
-    reconsume_times: int | None = None
-    context_code: int | None = None
-    transaction_id: str = ""
-    state: str = ""
-    by_check: bool | None = None
-
-
-def view(trace: Trace) -> TraceView:
-    """Return a trace as JSON shows it."""
-    return msgspec.convert({"kind": kind_of(trace), **msgspec.structs.asdict(trace)}, TraceView)
 
 
 def table(traces: Sequence[Trace]) -> str:
@@ -66,41 +22,8 @@ def table(traces: Sequence[Trace]) -> str:
             group = group or groups.get(trace.request_id, "")
         cost = trace.cost_ms if isinstance(trace, SendTrace | HandlingTrace) else None
         moment = _format_time(trace.timestamp_ms) if trace.timestamp_ms else None
-        rows.append((moment, _describe_event(trace), shown(group) or None, cost, shown(_describe_details(trace))))
+        rows.append((moment, describe_event(trace), shown(group) or None, cost, shown(describe_details(trace))))
     return columns(header, rows)
-
-
-def _describe_event(trace: Trace) -> str:
-    match trace:
-        case SendTrace(succeeded=True, message_type=kind) if kind == HALF_MESSAGE:
-            return "begun"
-        case SendTrace(succeeded=True, message_type=kind) if kind == DELAYED_MESSAGE:
-            return "sent for later"
-        case SendTrace(succeeded=succeeded):
-            return "sent" if succeeded else "not sent"
-        case RecallTrace(succeeded=succeeded):
-            return "taken back" if succeeded else "not taken back"
-        case EndTrace(state=state):
-            return _END_STATES.get(state, "undecided")
-        case DeliveryTrace():
-            return "delivered"
-        case HandlingTrace(succeeded=succeeded):
-            return "handled" if succeeded else "failed"
-
-
-def _describe_details(trace: Trace) -> str:
-    match trace:
-        case SendTrace():
-            known = (f"to {trace.topic}", f"{trace.body_bytes} bytes", trace.broker and f"stored by {trace.broker}")
-            return ", ".join(filter(None, known))
-        case RecallTrace():
-            return f"from {trace.topic}"
-        case EndTrace(by_check=by_check):
-            return "asked by a broker" if by_check else ""
-        case DeliveryTrace(reconsume_times=times):
-            return f"again, after {times} {'delivery' if times == 1 else 'deliveries'}" if times else ""
-        case HandlingTrace(context_code=code, succeeded=succeeded):
-            return "" if succeeded else f"code {code}"
 
 
 def _format_time(ms: int) -> str:

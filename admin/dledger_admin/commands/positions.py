@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple
 
 import click
 
 from dledger_client import MessageQueue
 
 from ..errors import AdminError, WrongUsageError
+from ..operations.positions import AtTime, Edge, FromEnd, Offset, Position
 from .options import LEAST_MS, time_ms
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
@@ -25,59 +24,12 @@ _QUEUE: Final = re.compile(r"(?:(?P<broker_group>[^/]+)/)?(?P<queue_id>[0-9]{1,9
 _EXPECTED: Final = "beginning, end, an offset such as 1200, a number from the end such as -10, "
 
 
-class Edge(Enum):
-    """The beginning or the end of a queue as it is now."""
-
-    BEGINNING = "beginning"
-    END = "end"
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """The message with this offset, in each queue."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class FromEnd:
-    """A number of messages before the end of each queue."""
-
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtTime:
-    """The first message stored at or after a time."""
-
-    ms: int
-
-
-Position: TypeAlias = Edge | Offset | FromEnd | AtTime
-
 _EDGES: Final[Mapping[str, Edge]] = {
     "beginning": Edge.BEGINNING,
     "first": Edge.BEGINNING,
     "end": Edge.END,
     "last": Edge.END,
 }
-
-
-class Cursor(Protocol):
-    """The part of `PullConsumer` that finds places."""
-
-    @property
-    def positions(self) -> dict[MessageQueue, int]:
-        """The offset that is read next in each assigned queue."""
-
-    async def seek_to_begin(self) -> None:
-        """Go to the first kept message of all queues."""
-
-    async def seek_to_end(self) -> None:
-        """Go behind the last message of all queues."""
-
-    async def seek_to_time(self, timestamp_ms: int) -> None:
-        """Go to the first messages stored at or after a time."""
 
 
 def parse_position(option: str, text: str) -> Position:
@@ -97,28 +49,6 @@ def parse_end(option: str, text: str) -> Position:
             f"{option} {text!r} is still to come: without {option} all messages are shown as they come"
         )
     return position
-
-
-async def find(cursor: Cursor, position: Position) -> dict[MessageQueue, int]:
-    """Return the offset of a place in each assigned queue. The cursor may have moved afterwards.
-
-    An `Offset` is returned as it is, even if no message has it now.
-    """
-    match position:
-        case Edge.BEGINNING:
-            await cursor.seek_to_begin()
-        case Edge.END:
-            await cursor.seek_to_end()
-        case AtTime(ms):
-            await cursor.seek_to_time(ms)
-        case Offset(offset):
-            return dict.fromkeys(cursor.positions, offset)
-        case FromEnd(messages):
-            await cursor.seek_to_begin()
-            firsts = cursor.positions
-            await cursor.seek_to_end()
-            return {queue: max(end - messages, firsts[queue]) for queue, end in cursor.positions.items()}
-    return cursor.positions
 
 
 class QueueName(NamedTuple):

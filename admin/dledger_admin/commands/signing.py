@@ -17,6 +17,7 @@ from dledger_spark.errors import SourceError
 from dledger_spark.signing import client_credentials, client_tls
 
 from ..errors import AdminError
+from ..operations.access import Access
 
 
 class Signing(TypedDict, total=False):
@@ -41,3 +42,16 @@ def signing() -> Signing:
     if tls is not None:
         options["tls"] = tls
     return options
+
+
+def access_without_account(namesrv: str) -> Access:
+    """Return an access with TLS by the variables and no account, whatever they say. Raises as `signing` does."""
+    try:
+        return Access(namesrv, tls=client_tls())
+    except SourceError as error:
+        raise AdminError(str(error)) from error
+
+
+def command_access(namesrv: str) -> Access:
+    """Return the access of a command, by the variables. Raises as `signing` does."""
+    return Access(namesrv, **signing())

@@ -12,6 +12,7 @@ import msgspec
 from dledger.types import ENGINES, NATIVE_ENGINE
 from dledger_admin.errors import require
 
+from ..cluster.console import CONSOLE, DEFAULT_CONSOLE_PORT, console_service, start_console, stop_console
 from ..cluster.layout import (
     DEFAULT_BASE_PORT,
     DEFAULT_GROUPS,
@@ -31,11 +32,12 @@ from .options import AbsolutePath, data_option, start_patience_s, start_timeout_
 
 
 class Started(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Result of `up --detach`; leaders are node ids by group."""
+    """Result of `up --detach`; leaders are node ids by group. `console` and `proxy` only if started."""
 
     data: str
     namesrv: str
     leaders: dict[str, str]
+    console: str | None = None
     proxy: str | None = None
 
 
@@ -88,6 +90,15 @@ class Stopped(msgspec.Struct, frozen=True):
     is_flag=True,
     help="Make a new key file for a secured cluster that has lost its key file; accounts then need new secrets.",
 )
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_CONSOLE_PORT,
+    envvar="DLEDGER_CONSOLE_PORT",
+    show_default=True,
+    show_envvar=True,
+    help="Port of the console; 0 for none. A taken port is told, and keeps nothing from starting.",
+)
 @click.option("--detach", is_flag=True, help="Return once every group has a leader that accepts writes.")
 @start_timeout_option
 @output_option
@@ -103,11 +114,12 @@ def up(
     secure: bool,
     renew_certificates: bool,
     new_key_file: bool,
+    console_port: int,
     detach: bool,
     timeout: float | None,
     output: str,
 ) -> None:
-    """Start a name server and GROUPS x NODES brokers on 127.0.0.1.
+    """Start a name server, GROUPS x NODES brokers and the console on 127.0.0.1.
 
     The first `up` on a fresh directory bootstraps the cluster; a later one starts what is there. In the foreground it
     shows one line per process and stops everything on Ctrl-C.
@@ -115,7 +127,7 @@ def up(
     patience_s = start_patience_s(timeout, detach=detach)
     if output == "json" and not detach:
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
-    require("broker", "aiohttp", "prometheus_client", "rich")
+    require("broker", "aiohttp", "jinja2", "prometheus_client", "rich")
     security_options = Asked(secure, renew_certificates, new_key_file)
     options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options, proxy_port)
     ClusterSetup.prepare(options)  # errors are said before a directory is made
@@ -124,11 +136,12 @@ def up(
         for meaning in setup.meanings:
             say(f"warning: {meaning}")
         if not detach:
-            _run_in_foreground(setup)
+            _run_in_foreground(setup, console_port)
             return
         with noted_signals() as check:
             cluster = setup.start()
             leaders = _await_leaders(cluster, patience_s, check)
+            console = start_console(cluster.layout, console_port, say, secured=setup.manifest.secured)
     statuses = fetch_all(cluster.layout.places())
     for warning in (*refusals(statuses), *disk_warnings(statuses)):
         say(f"warning: {warning}")
@@ -137,7 +150,7 @@ def up(
         say(f"warning: {name} ended with exit code {code}: {words}")
     place = cluster.layout.proxy
     proxy = None if place is None else f"{HOST}:{place.port}"
-    emit(Started(str(data), cluster.layout.namesrv_address, leaders, proxy), output, _render_started)
+    emit(Started(str(data), cluster.layout.namesrv_address, leaders, console, proxy), output, _render_started)
     if output != "json" and setup.manifest.secured:
         for line in how_to_connect(cluster.layout):
             click.echo(line)
@@ -149,8 +162,9 @@ def up(
 def down(data: Path, output: str) -> None:
     """Stop every process of the cluster at once, without draining."""
     layout = require_manifest(data).layout(data)
-    running = sorted(name for name, service in services(layout).items() if service.pid() is not None)
-    killed = stop_at_once(services(layout), say=say)
+    processes = {**services(layout), CONSOLE: console_service(layout)}
+    running = sorted(name for name, service in processes.items() if service.pid() is not None)
+    killed = stop_at_once(processes, say=say)
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
@@ -164,7 +178,7 @@ def _await_leaders(cluster: RunningCluster, timeout_s: float, check: Callable[[]
         raise
 
 
-def _run_in_foreground(setup: ClusterSetup) -> None:
+def _run_in_foreground(setup: ClusterSetup, console_port: int) -> None:
     """Start and show the cluster; the signals are taken over before the first process exists."""
     from rich.console import Console
 
@@ -180,18 +194,23 @@ def _run_in_foreground(setup: ClusterSetup) -> None:
     for number in ending_signals():
         signal.signal(number, request_stop)
     cluster = setup.start()
-    for line in how_to_connect(cluster.layout) if setup.manifest.secured else ():
-        click.echo(line)
     try:
+        address = start_console(cluster.layout, console_port, say, secured=setup.manifest.secured)
+        if address is not None:
+            click.echo(f"console {address}")
+        for line in how_to_connect(cluster.layout) if setup.manifest.secured else ():
+            click.echo(line)
         watch(cluster, Console(), lambda: stop_requested)
     finally:
+        stop_console(cluster.layout)
         cluster.stop(say)
 
 
 def _render_started(result: Started) -> str:
     leaders = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
+    console = f"console {result.console}\n" if result.console else ""
     proxy = "" if result.proxy is None else f"; proxy {result.proxy}"
-    return f"name server {result.namesrv}; {leaders}{proxy}\nstop with: dledger down --data {result.data}"
+    return f"{console}name server {result.namesrv}; {leaders}{proxy}\nstop with: dledger down --data {result.data}"
 
 
 def _render_stopped(layout: ClusterLayout, result: Stopped) -> str:

@@ -14,11 +14,12 @@ from ..cluster.probes import NodeStatus
 class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     """A member as its leader sees it.
 
-    `lag` is in entries, `contact_ms` is the time since its last answer. `clock_ahead_ms` compares its clock with the
-    leader's, None until the member has told it.
+    `lag` is in entries, `contact_ms` is the time since its last answer. `match_index` is the last entry that it is
+    known to have. `clock_ahead_ms` compares its clock with the leader's, None until the member has told it.
     """
 
     node_id: str
+    match_index: int | None = None
     lag: int = 0
     contact_ms: int = 0
     clock_ahead_ms: int | None = None
@@ -27,6 +28,10 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
 class NodeReport(NodeStatus, frozen=True, kw_only=True):
     """A node's status with what an operator has to know besides; a node of an older version tells less."""
 
+    last_index: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0
+    elections: int = 0
     disk_used_permille: int = 0
     peers: tuple[PeerReport, ...] = ()
     failure: str | None = None
@@ -37,12 +42,15 @@ class NodeReport(NodeStatus, frozen=True, kw_only=True):
 
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A node's answer to code 28; `report` is None for a broker that is none of ours, or too old to tell. `gauges` are
-    the numbers that its features show at `/metrics`.
+    the numbers that its features show at `/metrics`. `stored_per_s` and `delivered_per_s` count messages of the last
+    ten seconds.
     """
 
     version: str | None = None
     uptime_s: int | None = None
     is_draining: bool = False
+    stored_per_s: float | None = None
+    delivered_per_s: float | None = None
     gauges: Mapping[str, float] = {}
     addresses: Mapping[str, str] = {}
     http: str | None = None

@@ -23,6 +23,9 @@ from .reports import NameServerAnswer, NodeAnswer, NodeReport, Survey
 ANSWER_SECONDS: Final = 3.0
 """Time limit for each answer. All servers are asked at the same time."""
 
+REFUSED: Final = "refuses to tell"
+"""Beginning of the text that stands for a node that answers, but not this account."""
+
 _INCLUDE_ABSENT: Final = encode_ext(IncludeAbsentHeader(include_absent=True))
 _SECOND_MS: Final = 1000
 
@@ -76,7 +79,7 @@ async def _ask_node(core: ClientCore, address: str) -> NodeAnswer | str:
         response = await core.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, deadline=deadline)
         return _parse_answer(check_response(response).body)
     except RefusedError as error:
-        return f"refuses to tell: {error}"
+        return f"{REFUSED}: {error}"
     except (ClientError, RemotingError) as error:
         return f"does not answer: {error}"
 
@@ -89,6 +92,8 @@ def _parse_answer(body: bytes) -> NodeAnswer:
             version=table.get("brokerVersionDesc"),
             uptime_s=int(uptime_ms) // _SECOND_MS if uptime_ms.isascii() and uptime_ms.isdecimal() else None,
             is_draining=table.get("dledgerDraining") == "true",
+            stored_per_s=_newest_rate(table.get("putTps")),
+            delivered_per_s=_newest_rate(table.get("getTransferredTps")),
             addresses=msgspec.json.decode(table.get("dledgerAddresses", "{}"), type=dict[str, str]),
             gauges=msgspec.json.decode(table.get("dledgerGauges", "{}"), type=dict[str, float]),
             http=table.get("dledgerHttp"),
@@ -96,3 +101,11 @@ def _parse_answer(body: bytes) -> NodeAnswer:
         )
     except msgspec.MsgspecError:
         return NodeAnswer(version=table.get("brokerVersionDesc"))
+
+
+def _newest_rate(text: str | None) -> float | None:
+    """Return the first of the averages over growing windows, None if there is none."""
+    try:
+        return float((text or "").split()[0])
+    except (IndexError, ValueError):
+        return None

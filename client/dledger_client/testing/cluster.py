@@ -327,7 +327,7 @@ class LocalCluster:
         options = [
             *("--data", str(self.data_dir), "--groups", str(len(self.groups)), "--nodes", str(self.nodes_per_group)),
             *("--base-port", str(self._base_port), "--namesrv-port", str(self._base_port + NAMESRV_OFFSET)),
-            "--detach",
+            *("--detach", "--console-port", "0"),
         ]
         if self._engine is not None:
             options += ["--engine", self._engine]

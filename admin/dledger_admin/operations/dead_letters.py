@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,28 +20,27 @@ from dledger_client import (
     Admin,
     ClientError,
     InvalidArgumentError,
-    MessageQueue,
     NoRouteError,
     NotFoundError,
     Producer,
-    PullConsumer,
     ReceivedMessage,
     SendError,
 )
 from dledger_client.lookups import MAX_MESSAGES_BY_KEY
 from dledger_remoting.codes import ResponseCode
-from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME
 from dledger_remoting.topics import DLQ_PREFIX, dead_letter_topic, is_dead_letter_topic
 
-from ..errors import AdminError
-from .positions import Position, find
-from .signing import signing
+from .access import Access
+from .consumer_groups import require_group
+from .errors import OperationError
+from .messages import own_properties
+from .positions import Edge, FromEnd, Position
+from .reading import read
 
 DEAD_LETTER_ID: Final = "DEAD_LETTER_ID"
+PRODUCER_GROUP: Final = "DLEDGER_DEAD_LETTERS"
+"""Group of the producers that send copies."""
 PAGE_MESSAGES: Final = 32
-_POLL_TIMEOUT_S: Final = 1.0
-_DROPPED_PROPERTIES: Final = RESERVED_NAMES | {START_DELIVER_TIME}
-"""Properties that client and broker set, or that had their effect when the message was first delivered."""
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
@@ -82,50 +81,43 @@ async def _count_messages(admin: Admin, topic: str) -> int:
     return sum([await admin.end_offset(queue) - await admin.first_offset(queue) for queue in route.readable])
 
 
+async def count(admin: Admin, group: str) -> int:
+    """Return the number of kept dead letters of a group. Raises `NoRouteError` if it never had any."""
+    return await _count_messages(admin, dead_letter_topic(group))
+
+
 async def pages(
-    admin: Admin, namesrv: str, group: str, begin: Position, end: Position
+    admin: Admin, access: Access, group: str, begin: Position, end: Position
 ) -> AsyncGenerator[list[ReceivedMessage], None]:
     """Yield the dead letters of a group between two places, those of one queue in order.
 
-    Raises `AdminError` if there is no such group.
+    Raises `OperationError` if there is no such group.
     """
-    async with PullConsumer(namesrv, keep_unreadable=True, **signing()) as consumer:
+    async with access.reader() as consumer:
         try:
             queues = await consumer.queues(dead_letter_topic(group))
         except NoRouteError:
-            if group not in await admin.groups():
-                raise AdminError(
-                    f"there is no consumer group {group!r}: `dledger group list` shows those that there are"
-                ) from None
+            await require_group(admin, group)
             return
-        await consumer.assign(queues)
-        ends = await find(consumer, end)
-        begins = await find(consumer, begin)
-        await _seek_to(consumer, begins)
-        while unfinished := [queue for queue, position in consumer.positions.items() if position < ends[queue]]:
-            await consumer.assign(unfinished)
-            messages = await consumer.poll(PAGE_MESSAGES, timeout=_POLL_TIMEOUT_S)
-            page = [message for message in messages if message.queue_offset < ends[message.queue]]
-            if page:
-                yield page
+        async for page in read(consumer, queues, begin, end, PAGE_MESSAGES):
+            yield page
 
 
-async def _seek_to(consumer: PullConsumer, begins: dict[MessageQueue, int]) -> None:
-    """Move the consumer to these offsets, or to the first kept message above."""
-    await consumer.seek_to_begin()
-    first = consumer.positions
-    for queue, offset in begins.items():
-        consumer.seek(queue, max(offset, first[queue]))
+async def newest(admin: Admin, access: Access, group: str, count: int) -> list[ReceivedMessage]:
+    """Return the newest dead letters of a group, the oldest of them first. Raises as `pages` does."""
+    letters = [letter async for page in pages(admin, access, group, FromEnd(count), Edge.END) for letter in page]
+    letters.sort(key=lambda letter: (letter.stored_timestamp_ms, letter.queue, letter.queue_offset))
+    return letters[-count:]
 
 
 async def named(admin: Admin, group: str, ids: Sequence[str]) -> list[ReceivedMessage]:
-    """Return the dead letters with these offset ids. Raises `AdminError` for an id of another message."""
+    """Return the dead letters with these offset ids. Raises `OperationError` for an id of another message."""
     letters = [await admin.message_by_id(offset_id, keep_unreadable=True) for offset_id in ids]
     for letter in letters:
         if letter.queue.topic != dead_letter_topic(group):
-            raise AdminError(
-                f"{letter.offset_message_id} is a message of {letter.queue.topic}, no dead letter of {group}: "
-                "`dledger dlq show` tells their offset ids"
+            raise OperationError(
+                f"{letter.offset_message_id} is a message of {letter.queue.topic}, no dead letter of {group}",
+                "`dledger dlq show` tells their offset ids",
             )
     return letters
 
@@ -136,8 +128,8 @@ class Resending:
     With `again` it also sends those that were sent before.
     """
 
-    def __init__(self, admin: Admin, producer: Producer, group: str, topic: str | None, *, again: bool) -> None:
-        self.result = Resent(group)
+    def __init__(self, admin: Admin, producer: Producer, result: Resent, topic: str | None, *, again: bool) -> None:
+        self.result = result
         self._admin = admin
         self._producer = producer
         self._topic = topic
@@ -179,24 +171,54 @@ class Resending:
         return None if is_sent else topic
 
     async def _send(self, letter: ReceivedMessage, topic: str) -> None:
-        properties = {name: value for name, value in letter.properties.items() if name not in _DROPPED_PROPERTIES}
         await self._producer.send(
             topic,
             letter.body,
             key=letter.keys or None,
             tags=letter.tags,
-            properties=properties | {DEAD_LETTER_ID: letter.offset_message_id},
+            properties=own_properties(letter) | {DEAD_LETTER_ID: letter.offset_message_id},
             unique_key=letter.message_id,
             idempotent=not self._again,
         )
 
 
-def advice(error: ClientError, result: Resent) -> AdminError:
-    """Return the error that ended a run, with the number of copies sent until then."""
-    return AdminError(
-        f"{error}; until then {counted(result.resent)} of {result.group} resent: give the command again, it sends none "
-        "of them twice"
-    )
+class Wanted(NamedTuple):
+    """The dead letters to resend: those with the offset ids, without ids those between two places.
+
+    `topic` gets all of them; None: the topic where each came from. `again` sends also those that were sent before.
+    """
+
+    group: str
+    ids: Sequence[str] = ()
+    begin: Position = Edge.BEGINNING
+    end: Position = Edge.END
+    topic: str | None = None
+    again: bool = False
+
+
+async def resend(access: Access, wanted: Wanted, result: Resent) -> None:
+    """Send dead letters. `result` grows meanwhile, so that it also tells how far an interrupted call came.
+
+    Raises `OperationError` if the next ones would fail as well; the same call then continues.
+    """
+    async with access.admin() as admin, access.producer(PRODUCER_GROUP) as producer:
+        resending = Resending(admin, producer, result, wanted.topic, again=wanted.again)
+        async for page in _letters(admin, access, wanted):
+            try:
+                await resending.resend(page)
+            except ClientError as error:
+                raise OperationError(
+                    f"{error}; until then {counted(result.resent)} of {result.group} resent",
+                    "give the command again, it sends none of them twice",
+                ) from error
+
+
+async def _letters(admin: Admin, access: Access, wanted: Wanted) -> AsyncGenerator[list[ReceivedMessage], None]:
+    if wanted.ids:
+        yield await named(admin, wanted.group, list(dict.fromkeys(wanted.ids)))
+        return
+    async for page in pages(admin, access, wanted.group, wanted.begin, wanted.end):
+        yield page
 
 
 def counted(number: int) -> str:

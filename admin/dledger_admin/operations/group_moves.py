@@ -1,4 +1,4 @@
-"""Moves of a group's offsets, as `dledger group reset` and `skip` do them."""
+"""Moves of a group's offsets, and what they skip or bring again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from typing import NamedTuple
 import msgspec
 
 from dledger_client import Admin, QueueStatus, StartFrom
-
-from ..errors import WrongUsageError
-from .options import time_ms
-
-_AT_OFFSET = "offset:"
 
 
 class AtOffset(NamedTuple):
@@ -28,20 +23,6 @@ class NewOffset(msgspec.Struct, frozen=True):
     broker_group: str
     queue_id: int
     offset: int
-
-
-def start_point(text: str) -> StartFrom | AtOffset:
-    """Return the place to move to. A date without a time zone is in local time. Raises `WrongUsageError`."""
-    if text in ("first", "beginning"):
-        return "first"
-    if text in ("last", "end"):
-        return "last"
-    if text.startswith(_AT_OFFSET):
-        number = text.removeprefix(_AT_OFFSET)
-        if not number.isdecimal():
-            raise WrongUsageError(f"--to {text!r}: an offset is a number that is not below 0, such as offset:42")
-        return AtOffset(int(number))
-    return time_ms("--to", text, otherwise="beginning, end, offset:N, ")
 
 
 async def what_a_group_loses(admin: Admin, group: str) -> list[str]:
