@@ -1,8 +1,8 @@
 """Context of messages: the trace that a message belongs to travels in the message's properties.
 
-The properties have the names of the fields that the global propagator writes: `traceparent`, `tracestate` and
-`baggage` by default, as W3C's Trace Context and Baggage name them. OpenTelemetry's instrumentation of RocketMQ's Java
-clients (4.8 and 5.0) writes and reads the same properties, so a trace goes on from either language into the other.
+The global propagator names the properties: by default they are `traceparent`, `tracestate` and `baggage`, as in W3C's
+Trace Context and Baggage. OpenTelemetry's instrumentation of RocketMQ's Java clients (4.8 and 5.0) uses the same
+properties. So a trace goes on from either language into the other.
 """
 
 from __future__ import annotations

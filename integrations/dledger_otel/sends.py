@@ -1,7 +1,7 @@
 """Recording of sends: the spans of a send, and the context that its messages carry.
 
 The context of a single send's span is the creation context of its message. In a batch each message has a creation
-context of its own, that of a `create` span, and the span of the send links to all of them.
+context of its own, that of a `create` span. The span of the send links to all of them.
 
 Two kinds of messages get no context from here:
 

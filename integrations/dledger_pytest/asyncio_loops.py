@@ -1,7 +1,8 @@
 """Fixtures of clients for pytest-asyncio: one of each for every scope that the event loop of a test can have.
 
-A client belongs to the loop on which it was started. pytest-asyncio runs a fixture on the loop of the scope that its
-definition names, whatever the loop of the test is. So the public fixtures choose by the marker of the test.
+A client belongs to the loop on which it was started. The definition of a fixture names a scope. pytest-asyncio
+runs the fixture on the loop of that scope, even if the test has another loop. So the public fixtures choose by the
+marker of the test.
 """
 
 from __future__ import annotations

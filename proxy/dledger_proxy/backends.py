@@ -73,7 +73,7 @@ class _Kept(Generic[KeyT, ValueT]):
 
 
 class Cluster(NamedTuple):
-    """How the cluster is reached: its name servers, the proxy's own account, and TLS."""
+    """The cluster behind a proxy: its name servers, the proxy's own account, and TLS."""
 
     name_servers: str
     credentials: Credentials | None = None

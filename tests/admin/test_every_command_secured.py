@@ -21,8 +21,10 @@ LOCAL = {
     *(f"chaos {name}" for name in ("campaign", "check", "faults", "figures", "mutants", "run", "workloads")),
 }
 """Commands that connect to no cluster, or create one of their own."""
-TESTED_ELSEWHERE = {"console", *(f"spark {name}" for name in ("archive", "lag", "replay", "stats", "verify"))}
-"""Commands tested by `tests/spark/test_spark_signing.py`, since a job needs a Java machine, and `tests/console`."""
+TESTED_ELSEWHERE = {"console", "proxy", *(f"spark {name}" for name in ("archive", "lag", "replay", "stats", "verify"))}
+"""Commands tested by `tests/spark/test_spark_signing.py`, since a job needs a Java machine, `tests/console` and
+`tests/proxy`.
+"""
 REFUSALS = ("username cannot", "no permission", "TLS server", "speaks TLS")
 STEPS = """
 status --data DATA

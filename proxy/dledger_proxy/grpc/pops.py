@@ -1,6 +1,6 @@
 """Pops in the name of gRPC clients, and what follows them: acknowledgements, other invisible times, dead letters.
 
-A pop hides its messages from their group, even if nobody waits for it any more: the client may be gone, or the attempt
+A pop hides its messages from their group, even if nobody waits for it any more. The client may be gone, or the attempt
 was given up before its answer came. The messages of such a pop go back to the group at once, and count as undelivered.
 """
 

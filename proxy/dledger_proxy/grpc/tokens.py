@@ -30,7 +30,7 @@ _CHECK_BYTES: Final = 8
 
 
 class Kind(IntEnum):
-    """What a token stands for."""
+    """Kind of thing that a token stands for."""
 
     RECEIPT = 1
     TRANSACTION = 2

@@ -24,7 +24,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What all requests of a front share. `stopping` is set once the front stops."""
+    """State that all requests of a front share. `stopping` is set once the front stops."""
 
     config: HttpKeys
     backend: Backend
