@@ -33,11 +33,15 @@ OTHER = "all other tests"
 LANES = {
     "chaos": ("tests/chaos",),
     "client": ("tests/client",),
+    "console": ("tests/console",),
     "features in real time": (
         "tests/broker/features/class_filters",
         "tests/broker/features/client_membership",
         "tests/broker/features/ranges",
     ),
+    "frameworks": ("tests/integrations",),
+    "frameworks: Celery": ("tests/integrations/celery",),
+    "frameworks: FastStream": ("tests/integrations/faststream",),
     "integration": ("tests/integration",),
     "killed nodes": (
         "tests/integration/test_client_cluster.py",
@@ -45,9 +49,11 @@ LANES = {
         "tests/integration/test_kill_nodes.py",
     ),
     "log": ("tests/dledger",),
+    "proxy": ("tests/proxy",),
     "simulator": ("tests/sim",),
     "stock clients: ali-ons": ("tests/conformance/test_ali_ons.py", "tests/conformance/test_ali_ons_rows.py"),
     "stock clients: C++": ("tests/conformance/test_cpp_client.py", "tests/conformance/test_cpp_rows.py"),
+    "stock clients: gRPC": ("tests/conformance/test_grpc_clients.py",),
     "stock clients: others": ("tests/conformance",),
     "stock clients: raw frames": ("tests/conformance/test_raw_rows.py", "tests/conformance/test_raw_pop_rows.py"),
     "virtual time": (

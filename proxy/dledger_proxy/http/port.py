@@ -1,7 +1,7 @@
 """Port of the HTTP front: connections of aiohttp's server behind the door that all ports of this project have.
 
-The door waits for the first byte and does the TLS handshake. aiohttp has no bounds for the
-number of connections, the time for the head of a request, and the time without reading an answer. This module has them.
+The door waits for the first byte and does the TLS handshake. Connections, the time for the head of a request, and the
+time without reading an answer have no bounds in aiohttp. This module has them.
 """
 
 from __future__ import annotations
