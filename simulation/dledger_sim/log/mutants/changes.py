@@ -42,6 +42,7 @@ def _truncate_but_the_members(self: LogTable, first_index: int) -> None:
     kept = list(self._memberships)
     _real_truncate(self, first_index)
     self._memberships = kept
+    self.membership_index, self.membership = kept[-1]
 
 
 _real_truncate = LogTable.truncate
