@@ -318,7 +318,8 @@ def test_a_forked_process_has_no_connection_of_its_parent(cluster):
         return [name for name in names if name.startswith("socket:")]
 
     def known():
-        return {transport.get_extra_info("socket").fileno() for transport in list(forks._transports.values())}
+        owned = [transport.get_extra_info("socket") for transport in list(forks._transports.values())]
+        return {one.fileno() for one in owned if one is not None}
 
     before = set(os.listdir("/proc/self/fd"))
     with SyncProducer(cluster.namesrv) as producer:

@@ -32,13 +32,16 @@ class FullDisk:
         self.is_reserve_gone = False
         self.refusals = 0
         self.spared: list[LogStore] = []
-        has, claim, reserve = LogStore.has, LogStore.claim, LogStore.reserve
+        has, has_to, claim, reserve = LogStore.has, LogStore.has_to, LogStore.claim, LogStore.reserve
 
         def is_full(log: LogStore, *, privileged: bool) -> bool:
             return self.is_full and log not in self.spared and (self.is_reserve_gone or not privileged)
 
         def has_none(log: LogStore, need: Need) -> bool:
             return not is_full(log, privileged=False) and has(log, need)
+
+        def has_none_to(log: LogStore, end: int) -> bool:
+            return not is_full(log, privileged=False) and has_to(log, end)
 
         def claim_none(log: LogStore, metas: Sequence[EntryMeta], *, privileged: bool = False) -> bool:
             return not is_full(log, privileged=privileged) and claim(log, metas, privileged=privileged)
@@ -50,6 +53,7 @@ class FullDisk:
             reserve(log, need)
 
         monkeypatch.setattr(LogStore, "has", has_none)
+        monkeypatch.setattr(LogStore, "has_to", has_none_to)
         monkeypatch.setattr(LogStore, "claim", claim_none)
         monkeypatch.setattr(LogStore, "reserve", refuse)
 

@@ -343,7 +343,7 @@ async def test_a_broker_that_waits_for_its_cluster_starts_without_one(topic, gro
     broker = DledgerBroker("127.0.0.1:1", logger=None, start_timeout=None)
     broker.subscriber(topic, group=group)
     await broker.start()
-    with pytest.raises(ClientError, match=r"no name server answered before the call's deadline$"):
+    with pytest.raises(ClientError, match=r"no name server of 127.0.0.1:1 answered"):
         await broker.publish("x", topic, timeout=0.2)
     await broker.stop()
 
