@@ -229,7 +229,7 @@ audit: $(RUNTIME) ## write dist/sbom.json, and ask for known faults of what a re
 
 lock: .venv/bin/python ## lock what the image installs into docker/requirements*.txt (UPGRADE=yes: newest versions)
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install -e '.[lock]'
-	$(LOCK) pyproject.toml --extra broker --output-file docker/requirements.txt
+	$(LOCK) pyproject.toml --extra broker --extra proxy --output-file docker/requirements.txt
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  | $(LOCK) - --output-file docker/requirements-build.txt
 

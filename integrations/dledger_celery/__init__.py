@@ -7,6 +7,8 @@ calls, `deliveries` the messages that are worked on, `broadcasts` what goes to e
 
 from __future__ import annotations
 
+from dledger_base.extras import install_command
+
 try:
     from kombu.transport import TRANSPORT_ALIASES
 
@@ -15,7 +17,7 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.split(".")[0] not in {"kombu", "amqp", "vine"}:
         raise
     raise ModuleNotFoundError(
-        "dledger_celery needs kombu, which is not installed: pip install 'dledger-mq[celery]'", name=error.name
+        f"dledger_celery needs kombu, which is not installed: {install_command('celery')}", name=error.name
     ) from None
 
 TRANSPORT_ALIASES.update(dledger="dledger_celery:Transport", dledgers="dledger_celery:Transport")

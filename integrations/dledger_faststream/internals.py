@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 
+from dledger_base.extras import install_command
+
 try:
     from faststream.__about__ import __version__ as _version
 except ModuleNotFoundError as error:
     if error.name != "faststream":
         raise
-    raise ImportError("dledger_faststream needs FastStream 0.7: pip install 'dledger-mq[faststream]'") from None
+    raise ImportError(f"dledger_faststream needs FastStream 0.7: {install_command('faststream')}") from None
 
 if not re.match(r"0\.7\.([89]|\d\d)", _version):
     raise ImportError(

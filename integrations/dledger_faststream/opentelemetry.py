@@ -15,7 +15,7 @@ try:
     from opentelemetry.semconv.trace import SpanAttributes
     from opentelemetry.trace import TracerProvider
 except ModuleNotFoundError as error:
-    raise ImportError(f"{error}: pip install 'faststream[otel]'") from None
+    raise ImportError(f"{error}: install faststream with its extra otel") from None
 
 from faststream import PublishCommand, StreamMessage
 from faststream.opentelemetry import TelemetryMiddleware, TelemetrySettingsProvider

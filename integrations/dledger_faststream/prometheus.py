@@ -15,7 +15,7 @@ from typing import Any, Final
 try:
     from prometheus_client import CollectorRegistry
 except ModuleNotFoundError as error:
-    raise ImportError(f"{error}: pip install 'faststream[prometheus]'") from None
+    raise ImportError(f"{error}: install faststream with its extra prometheus") from None
 
 from faststream import PublishCommand, StreamMessage
 from faststream.prometheus import ConsumeAttrs, MetricsSettingsProvider

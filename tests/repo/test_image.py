@@ -25,9 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+NOT_THERE = ("integrations/", "pipeline/")
+"""Folders of packages for which the image has no frameworks: applications import them, and servers do not."""
 IGNORE = (ROOT / ".dockerignore").read_text()
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 LOCKS = {
-    "requirements.txt": PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["broker"],
+    "requirements.txt": PROJECT["project"]["dependencies"] + EXTRAS["broker"] + EXTRAS["proxy"],
     "requirements-build.txt": PROJECT["build-system"]["requires"],
 }
 """The lock files, and the packages that each must contain at least."""
@@ -170,7 +173,7 @@ def test_image_is_built_from_its_context_and_its_lock_files(image: Image) -> Non
     shown = subprocess.run([*entry_point, "--version"], capture_output=True, text=True, check=True).stdout
     assert shown == f"dledger, version {PROJECT['project']['version']}, native part: none\n"
     python = f"{image.root}/opt/dledger/bin/python"
-    imported = "; ".join(f"import {Path(package).name}" for package in PACKAGES if "spark" not in package)
+    imported = "; ".join(f"import {Path(package).name}" for package in PACKAGES if not package.startswith(NOT_THERE))
     subprocess.run([python, "-I", "-c", imported], cwd=image.root, check=True)
 
 

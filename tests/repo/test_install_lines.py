@@ -31,6 +31,8 @@ WHEEL = f"dist/dledger_mq-{PROJECT['version']}-py3-none-any.whl"
 CHAOS_WHEEL = WHEEL.replace("dledger_mq", "dledger_mq_chaos")
 PIP_LINE = re.compile(r"(?:\bpip|\$\(PIP\)) install (?P<arguments>(?:'[^']*'|[^\s'`\"|;&)]+|[ \t])+)")
 FLAGS_WITH_VALUE = {"-r"}
+OTHERS = {"rocketmq-python-client"}
+"""Packages of others that a guide names, and that tests install beside the project."""
 COMPUTED = {
     "base/dledger_base/extras.py": {"-e '.[{extra}]' (in the checkout", "{' '.join(packages"},
     "remoting/dledger_remoting/compression.py": {"{distribution}"},
@@ -63,7 +65,9 @@ def objection(argument: str) -> str | None:
     if place in {".", "./chaos", WHEEL, CHAOS_WHEEL, "/opt/wheel/*.whl", "./native", "native/dist/*.whl"}:
         return None
     name = re.split(r"[<>=!~; ]", argument)[0]
-    return None if canonicalize_name(name) in DECLARED else f"no index has {argument!r}, or nothing here needs it"
+    return (
+        None if canonicalize_name(name) in DECLARED | OTHERS else f"no index has {argument!r}, or nothing here needs it"
+    )
 
 
 def objections(arguments: str) -> list[str]:

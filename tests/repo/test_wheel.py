@@ -84,7 +84,7 @@ def test_each_wheel_installs_its_own_packages_and_no_generic_name(wheel: Path, p
 
 def test_wheel_holds_code_and_types_and_no_litter(wheel: Path) -> None:
     files = [name for name in names_in(wheel) if ".dist-info/" not in name]
-    endings = {".py", ".typed", ".pyi", ".html", ".css", ".js", ".svg", ".properties", ".c", ".h"}
+    endings = {".py", ".typed", ".pyi", ".html", ".css", ".js", ".svg", ".properties", ".proto", ".c", ".h"}
     assert {Path(name).suffix or Path(name).name for name in files} <= endings
 
 

@@ -9,6 +9,7 @@ from celery import Celery
 from kombu import Connection
 
 import dledger_celery
+from dledger_base.extras import install_command
 from dledger_celery.settings import masked, settings_of
 from dledger_client import Credentials, Tls
 
@@ -99,7 +100,7 @@ def test_without_kombu_the_import_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: dledger_celery needs kombu, which is not installed: pip install 'dledger-mq[celery]'"
+        f"ModuleNotFoundError: dledger_celery needs kombu, which is not installed: {install_command('celery')}"
     )
 
 

@@ -71,5 +71,5 @@ def test_a_missing_extra_is_named(name, extra, monkeypatch):
     hidden = {"opentelemetry": "opentelemetry.metrics", "prometheus": "prometheus_client"}[name]
     monkeypatch.setitem(sys.modules, hidden, None)
     monkeypatch.delitem(sys.modules, f"dledger_faststream.{name}")
-    with pytest.raises(ImportError, match=rf"pip install 'faststream\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"install faststream with its extra {extra}$"):
         importlib.import_module(f"dledger_faststream.{name}")

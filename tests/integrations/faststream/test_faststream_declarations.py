@@ -17,6 +17,7 @@ from faststream._internal.configs import BrokerConfig
 from faststream.exceptions import IncorrectState, SetupError
 from pydantic import BaseModel
 
+from dledger_base.extras import install_command
 from dledger_client import InvalidArgumentError, PushConsumer, Tls
 from dledger_faststream import DledgerBroker, DledgerMessage, DledgerRouter, internals
 from dledger_faststream import message as messages
@@ -149,7 +150,7 @@ import dledger_faststream
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: dledger_faststream needs FastStream 0.7: pip install 'dledger-mq[faststream]'"
+        f"ImportError: dledger_faststream needs FastStream 0.7: {install_command('faststream')}"
     )
     assert "ModuleNotFoundError" not in done.stderr
 
