@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 _transports: WeakKeyDictionary[object, asyncio.Transport] = WeakKeyDictionary()
@@ -26,9 +27,10 @@ def give_up_at_fork(owner: object, transport: asyncio.Transport) -> None:
 def _replace_sockets() -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for transport in list(_transports.values()):
-        socket = transport.get_extra_info("socket")
-        if socket is not None and socket.fileno() >= 0:
-            os.dup2(null, socket.fileno(), inheritable=False)
+        with suppress(Exception):  # a transport that cannot be given up must not keep the others' sockets
+            socket = transport.get_extra_info("socket")
+            if socket is not None and socket.fileno() >= 0:
+                os.dup2(null, socket.fileno(), inheritable=False)
     os.close(null)
     _transports.clear()
 

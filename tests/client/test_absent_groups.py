@@ -126,7 +126,7 @@ async def test_operations_on_all_broker_groups_fail_while_one_is_absent(cluster,
         admin.offsets("G", "T"),
         admin.reset_offsets("G", "T", "first"),
         admin.messages_by_key("T", "k"),
-        admin.message_by_id("7F0000010000A2650000000000000000"),
+        admin.message_by_id("7F000001000000010000000000000000"),
         admin.pins(),
     ):
         with pytest.raises(NoBrokerError, match=r"no node of broker group broker-b is registered: start one, or"):
