@@ -74,7 +74,9 @@ class Asked:
         self.producer = TransactionProducer("127.0.0.1:1", group="g", check=self._check)
         self.producer._producer._ask_leader = self._end  # type: ignore[method-assign,assignment]
         self.connection = Connection("10.0.0.1:10911", self.producer._on_request, lambda _: None)
-        self.connection.connection_made(create_autospec(asyncio.Transport, instance=True))
+        transport = create_autospec(asyncio.Transport, instance=True)
+        transport.get_extra_info.return_value = None  # it has no socket
+        self.connection.connection_made(transport)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.uncaught.append(context["message"]))
 
     async def _check(self, transaction: OpenTransaction) -> Decision:

@@ -318,8 +318,7 @@ def test_a_forked_process_has_no_connection_of_its_parent(cluster):
         return [name for name in names if name.startswith("socket:")]
 
     def known():
-        owned = [transport.get_extra_info("socket") for transport in list(forks._transports.values())]
-        return {one.fileno() for one in owned if one is not None}
+        return {socket.fileno() for socket in list(forks._sockets.values())}
 
     before = set(os.listdir("/proc/self/fd"))
     with SyncProducer(cluster.namesrv) as producer:
@@ -335,6 +334,28 @@ def test_a_forked_process_has_no_connection_of_its_parent(cluster):
             os._exit(len(sockets()))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert producer.send("T", b"y").queue_offset == 1, "the parent's own is as it was"
+
+
+def test_a_fork_asks_no_transport_for_its_socket():
+    class ClosedTwice(asyncio.Transport):
+        """A transport of TLS, which raises when it is asked for its socket after a second `close`."""
+
+        def __init__(self, socket):
+            super().__init__({"socket": socket})
+
+        def close(self):
+            del self._extra
+
+    here, there = socket.socketpair()
+    with here, there:
+        closed, last = ClosedTwice(here), ClosedTwice(there)
+        forks.give_up_at_fork(closed, closed)
+        forks.give_up_at_fork(last, last)
+        closed.close()
+        child = os.fork()
+        if child == 0:
+            os._exit(sum(os.readlink(f"/proc/self/fd/{one.fileno()}").startswith("socket:") for one in (here, there)))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def peer_of(number):
