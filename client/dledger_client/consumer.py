@@ -410,9 +410,11 @@ class PushConsumer(Generic[T]):
                 messages.append(readable)
         return messages
 
-    def nack(self, message: ReceivedMessage[object], *, delay_s: float | None = None) -> None:
+    def nack(
+        self, message: ReceivedMessage[object], *, delay_s: float | None = None, reason: str | None = None
+    ) -> None:
         """Give back a message that could not be processed, as `ReceivedMessage.retry` does."""
-        message.retry(delay_s=delay_s)
+        message.retry(delay_s=delay_s, reason=reason)
 
     async def commit(self) -> None:
         """Commit acknowledged messages now instead of within 5 s.
@@ -455,10 +457,7 @@ class PushConsumer(Generic[T]):
         """Return a message with its value. Returns None if it has none, and comes again for that reason."""
         if self._strategy is None:  # it would not come again
             return decoded(message, self._codec)
-        readable = delivered(message, self._codec)
-        if readable is None:
-            message.retry()
-        return readable
+        return delivered(message, self._codec)
 
     async def _close_parts(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:

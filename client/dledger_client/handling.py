@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from traceback import format_exception_only
 from typing import Generic, TypeAlias
 
 from . import interception
@@ -53,9 +54,10 @@ class Handling(Generic[T]):
                     raise
                 if isinstance(error, DecodeError) and self._refusal(message) is not None:
                     log_undelivered(error)
+                    message.retry(reason=error.failure_reason)
                 else:
                     logger.exception("handler failed for message %s of %s", message.message_id, message.queue)
-                message.retry()
+                    message.retry(reason="".join(format_exception_only(error)))
             else:
                 if self._auto_ack:
                     message.ack()

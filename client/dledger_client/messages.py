@@ -147,12 +147,13 @@ class Settlement(NamedTuple):
     """End of a consumer's work on a message: it is finished, or is to be redelivered (`again`).
 
     It is redelivered after `delay_s` seconds; None stands for the delay of the group's settings. With `give_up` it is
-    not redelivered but becomes a dead letter.
+    not redelivered but becomes a dead letter. `reason` says why the work on it failed.
     """
 
     again: bool = False
     delay_s: float | None = None
     give_up: bool = False
+    reason: str | None = None
 
 
 class Decoding(msgspec.Struct, Generic[T_co], frozen=True):
@@ -206,6 +207,11 @@ class ReceivedMessage(msgspec.Struct, Generic[T_co], frozen=True):
         return self.properties.get(CONTENT_TYPE)
 
     @property
+    def failure_reason(self) -> str | None:
+        """Why its last delivery failed, for a redelivered message or a dead letter whose consumer said so."""
+        return self.properties.get(names.FAILURE_REASON)
+
+    @property
     def queue_id(self) -> int:
         """The id of the queue from which the message was read."""
         return self.queue.queue_id
@@ -220,26 +226,29 @@ class ReceivedMessage(msgspec.Struct, Generic[T_co], frozen=True):
         if self.settle is not None:
             self.settle(self, Settlement())
 
-    def retry(self, *, delay_s: float | None = None) -> None:
+    def retry(self, *, delay_s: float | None = None, reason: str | None = None) -> None:
         """Give back a message that could not be processed. It is redelivered, or goes to the dead letter topic.
 
         It comes after `delay_s` seconds, up to the broker's `timer_max_delay_s`. None: later each time. A consumer that
         keeps order waits that long with the message in its place. A RocketMQ broker only knows levels, so the next
-        longer level is used there.
+        longer level is used there. The next delivery, or the dead letter, has the first 300 characters of `reason` as
+        its `failure_reason`.
         """
         check("delay_s", delay_s, float | None)
+        check("reason", reason, str | None)
         at_least(0, delay_s=delay_s)
         if self.settle is not None:
-            self.settle(self, Settlement(again=True, delay_s=delay_s))
+            self.settle(self, Settlement(again=True, delay_s=delay_s, reason=reason))
 
-    def reject(self) -> None:
+    def reject(self, *, reason: str | None = None) -> None:
         """Give up on a message: it goes to the group's dead letter topic at once, and does not come again.
 
         A broadcast consumer has no dead letters, so that this acknowledges its message. Without effect for pulled
-        messages.
+        messages. The dead letter has `reason`, as with `retry`.
         """
+        check("reason", reason, str | None)
         if self.settle is not None:
-            self.settle(self, Settlement(again=True, give_up=True))
+            self.settle(self, Settlement(again=True, give_up=True, reason=reason))
 
 
 class DecodeError(ClientError, ValueError):
@@ -252,6 +261,11 @@ class DecodeError(ClientError, ValueError):
         super().__init__(f"message {message.message_id} of {message.queue} does not decode: {reason}")
         self.message = message
         self.reason = reason
+
+    @property
+    def failure_reason(self) -> str:
+        """The reason for which the delivery of the message has failed."""
+        return f"does not decode: {self.reason}"
 
 
 def decoded(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage[T]:
@@ -288,11 +302,15 @@ def log_undelivered(error: DecodeError) -> None:
 
 
 def delivered(message: ReceivedMessage, codec: Codec[T] | None) -> ReceivedMessage[T] | None:
-    """Return a message with its value. Returns None, and logs why, if its body does not decode: its delivery failed."""
+    """Return a message with its value. Returns None, and logs why, if its body does not decode: its delivery failed.
+
+    A message that its consumer settles is given back, with the reason.
+    """
     result = decoded(message, codec)
     if (error := undeliverable(result)) is None:
         return result
     log_undelivered(error)
+    message.retry(reason=error.failure_reason)
     return None
 
 

@@ -22,7 +22,7 @@ from dledger_remoting import properties as names
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.compression import compress
 from dledger_remoting.headers import ConsumerSendBackHeader, encode_ext
-from dledger_remoting.properties import format_properties
+from dledger_remoting.properties import failure_reason, format_properties
 from dledger_remoting.recalls import DEFAULT_LEVELS, parse_delay_levels
 from dledger_remoting.topics import retry_topic
 
@@ -80,34 +80,44 @@ class RetrySender:
         is_held: Callable[[], bool],
         *,
         give_up: bool = False,
+        reason: str | None = None,
     ) -> bool:
         """Give a message back. Returns True once the copy is stored; until then the message stays unacknowledged.
 
         The copy comes after `delay_s` seconds; None stands for the group's settings. With `give_up` the message becomes
-        a dead letter: it was tried again here, which its record does not show, so the broker cannot know.
+        a dead letter: it was tried again here, which its record does not show, so the broker cannot know. `reason` says
+        why the message failed.
 
         Returns False if there can be no copy of this message, or as soon as `is_held` is false. The present owner of
         the queue then gets the message itself.
         """
         if (around := interception.interceptor) is None:
-            return await self._give_back(message, delay_s, is_held, give_up=give_up)
+            return await self._give_back(message, delay_s, is_held, give_up=give_up, reason=reason)
         call = SettleCall(self._caller, "dead_letter" if give_up else "retry", (message,))
         with around.settling(call):
-            call.succeeded = await self._give_back(message, delay_s, is_held, give_up=give_up)
+            call.succeeded = await self._give_back(message, delay_s, is_held, give_up=give_up, reason=reason)
         return call.succeeded
 
     async def _give_back(
-        self, message: ReceivedMessage[object], delay_s: float | None, is_held: Callable[[], bool], *, give_up: bool
+        self,
+        message: ReceivedMessage[object],
+        delay_s: float | None,
+        is_held: Callable[[], bool],
+        *,
+        give_up: bool,
+        reason: str | None,
     ) -> bool:
         failures = 0
         while is_held():
             try:
-                if self._is_send_back_supported and await self._ask_broker(message, delay_s, give_up=give_up):
+                if self._is_send_back_supported and await self._ask_broker(
+                    message, delay_s, give_up=give_up, reason=reason
+                ):
                     return True
                 await asyncio.sleep(pause_seconds(message.reconsume_times) if delay_s is None else delay_s)
                 if not is_held():
                     break
-                await self._send_copy(message, give_up=give_up)
+                await self._send_copy(message, give_up=give_up, reason=reason)
                 return True
             except (ClientError, ValueError) as error:
                 if isinstance(error, ValueError) or _is_illegal(error.__cause__):
@@ -122,7 +132,9 @@ class RetrySender:
                 failures += 1
         return False
 
-    async def _ask_broker(self, message: ReceivedMessage[object], delay_s: float | None, *, give_up: bool) -> bool:
+    async def _ask_broker(
+        self, message: ReceivedMessage[object], delay_s: float | None, *, give_up: bool, reason: str | None
+    ) -> bool:
         """Ask the broker to store a copy, and return whether it has. Raises `ClientError`.
 
         It stores none if it does not support the request, or refuses it permanently. For example its record is gone, or
@@ -138,6 +150,7 @@ class RetrySender:
             origin_topic=self._core.namespace.full(message.topic),
             unit_mode=False,
             max_reconsume_times=self._max_reconsume_times,
+            failure_reason=failure_reason(reason or "") or None,
         )
         try:
             response = await self._core.call_leader(
@@ -156,7 +169,7 @@ class RetrySender:
         self._is_send_back_supported = response.code == ResponseCode.SUCCESS
         return self._is_send_back_supported
 
-    async def _send_copy(self, message: ReceivedMessage[object], *, give_up: bool) -> None:
+    async def _send_copy(self, message: ReceivedMessage[object], *, give_up: bool, reason: str | None) -> None:
         deliveries = message.reconsume_times + 1
         limit = 0 if give_up else self._max_reconsume_times  # with 0 it is a dead letter
         properties = {
@@ -166,6 +179,8 @@ class RetrySender:
             names.RECONSUME_TIME: str(deliveries),
             names.DELAY: str(_FIRST_RETRY_DELAY_LEVEL + message.reconsume_times),
         }
+        if reason:
+            properties[names.FAILURE_REASON] = failure_reason(reason)
         if limit is not None:
             properties[names.MAX_RECONSUME_TIMES] = str(limit)
         body, sys_flag = message.body, 0

@@ -68,7 +68,11 @@ class Settlements:
         if is_repeated_here:
             fetcher.try_again(message.queue_offset)
         if not is_repeated_here and await self._retries.give_back(
-            message, delay_s, lambda: self._assignments.holds(fetcher), give_up=give_up or self._in_order
+            message,
+            delay_s,
+            lambda: self._assignments.holds(fetcher),
+            give_up=give_up or self._in_order,
+            reason=settlement.reason,
         ):
             fetcher.retrying.pop(message.queue_offset, None)
             self._acknowledge(fetcher, message)

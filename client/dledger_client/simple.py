@@ -24,7 +24,7 @@ from dledger_remoting.headers_pop import (
     PopHeader,
 )
 from dledger_remoting.pop import MAX_POP_MESSAGES, CheckPoint
-from dledger_remoting.properties import ORIGIN_MESSAGE_ID, POP_CHECK_POINT
+from dledger_remoting.properties import ORIGIN_MESSAGE_ID, POP_CHECK_POINT, failure_reason
 from dledger_remoting.signatures import Credentials
 from dledger_remoting.topics import validate_group, validate_topic
 
@@ -261,8 +261,10 @@ class SimpleConsumer(Generic[T]):
             self._tracer.add(handling_trace(message, self._group, _request_id(point), cost_ms, succeeded=is_done))
         return is_done
 
-    async def reject(self, message: ReceivedMessage[object]) -> bool:
+    async def reject(self, message: ReceivedMessage[object], *, reason: str | None = None) -> bool:
         """Give up on the message: it becomes a dead letter of the group, and is acknowledged. Returns as `ack` does.
+
+        `reason` is the dead letter's `failure_reason`, its first 300 characters.
 
         If an error is raised, or this returns False, the message may come again although it is a dead letter.
         """
@@ -274,6 +276,7 @@ class SimpleConsumer(Generic[T]):
             origin_msg_id=message.properties.get(ORIGIN_MESSAGE_ID, message.offset_message_id),
             origin_topic=self._namespace.full(message.topic),
             unit_mode=False,
+            failure_reason=failure_reason(reason or "") or None,
         )
         code = RequestCode.CONSUMER_SEND_MSG_BACK
         with interception.settling(self._caller, "dead_letter", (message,)):

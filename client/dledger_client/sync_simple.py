@@ -85,11 +85,11 @@ class SyncSimpleConsumer(ClosedAfterUse, Generic[T]):
         """Acknowledge the message, as `SimpleConsumer.ack` does."""
         return self._blocking.run(self._client.ack(message))
 
-    def reject(self, message: ReceivedMessage[object]) -> bool:
+    def reject(self, message: ReceivedMessage[object], *, reason: str | None = None) -> bool:
         """Give up on the message: it becomes a dead letter of the group, and is acknowledged, as
         `SimpleConsumer.reject` does.
         """
-        return self._blocking.run(self._client.reject(message))
+        return self._blocking.run(self._client.reject(message, reason=reason))
 
     def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200, as `SimpleConsumer.change_invisible` does."""

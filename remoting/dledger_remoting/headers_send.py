@@ -105,7 +105,8 @@ class RecallMessageResponseHeader(msgspec.Struct, frozen=True, gc=False, rename=
 class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Sends a consumed message back for another delivery (36). `offset` is its physical offset.
 
-    `delay_time_millis`, which is ours, is the time that the message waits. It replaces a level above 0.
+    Two fields are ours. `delay_time_millis` is the time that the message waits; it replaces a level above 0.
+    `failure_reason` says why the delivery failed.
     """
 
     offset: Int64
@@ -116,6 +117,7 @@ class ConsumerSendBackHeader(msgspec.Struct, frozen=True, gc=False, rename="came
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
     delay_time_millis: Int64 | None = None
+    failure_reason: str | None = None
 
 
 class PushReplyHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

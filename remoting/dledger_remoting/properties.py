@@ -59,6 +59,9 @@ INSTANCE_ID: Final = "INSTANCE_ID"
 """The namespace within which a message was sent."""
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+FAILURE_REASON: Final = "__FAILURE_REASON"
+"""Why the last delivery of a redelivered message or dead letter failed, as its consumer said. RocketMQ has no such."""
+MAX_FAILURE_REASON_CHARS: Final = 300
 
 RESERVED_NAMES: Final = frozenset(
     {
@@ -89,6 +92,12 @@ _OWNED_MARKS: Final = (b"REAL_", b"TIMER_", b"POP_", b"CHECK_TIMES")
 
 Every broker-owned name contains one of them. A quick search for them shows that most texts have none.
 """
+
+
+def failure_reason(text: str) -> str:
+    """Return a reason as the property has it: in one line without control characters, and not too long."""
+    printable = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_FAILURE_REASON_CHARS])
+    return " ".join(printable.split())[:MAX_FAILURE_REASON_CHARS]
 
 
 def parse_properties(data: bytes | str) -> dict[str, str]:

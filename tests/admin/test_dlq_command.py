@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from command_fakes import message, refused
 
@@ -44,7 +45,10 @@ def test_a_dead_letter_is_shown_with_its_place_and_its_origin() -> None:
     unreadable = [view(message(fault="no zlib stream"))]
     assert (exit_code([view(message())]), exit_code(unreadable)) == (0, 1)
     assert _render_letters("G", unreadable).endswith("body        cannot be read: no zlib stream")
-    assert shown[-4:] == ["  from        orders", "  was         -", "  delivered   0 times", "  body        hello"]
+    assert shown[-5:-2] == ["  from        orders", "  was         -", "  delivered   0 times"]
+    assert shown[-2:] == ["  failed by   -", "  body        hello"]
+    failed = msgspec.structs.replace(message(), properties={"__FAILURE_REASON": "ValueError: no price"})
+    assert "  failed by   ValueError: no price" in _render_letters("G", [view(failed)]).splitlines()
 
 
 async def test_a_resend_reports_an_unreadable_dead_letter_and_continues() -> None:

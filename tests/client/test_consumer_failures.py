@@ -15,6 +15,7 @@ from dledger_remoting.command import make_response
 from dledger_remoting.properties import parse_properties
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+NOT_NOW = ValueError("not this time")
 
 
 @pytest.fixture
@@ -58,10 +59,11 @@ async def test_a_redelivered_message_keeps_its_flag(cluster):
 async def test_a_failed_message_is_sent_back_to_a_broker_that_supports_retries(cluster):
     fill(cluster, 1)
     cluster.answer(SEND_BACK, refusing(0, ""))
-    async with PushConsumer(cluster.namesrv, "CG", "T", Failing(), max_reconsume_times=5) as consumer:
+    async with PushConsumer(cluster.namesrv, "CG", "T", Failing(error=NOT_NOW), max_reconsume_times=5) as consumer:
         await until(lambda: cluster.requests(SEND_BACK))
         await committed(consumer, cluster, 1)
     [command] = cluster.requests(SEND_BACK)
+    assert command.ext["failureReason"] == "ValueError: not this time"
     assert (command.ext["group"], command.ext["originTopic"], command.ext["maxReconsumeTimes"]) == ("CG", "T", "5")
     assert not cluster.requests(RequestCode.SEND_MESSAGE_V2)
 
@@ -85,10 +87,12 @@ async def test_a_rejected_message_is_a_dead_letter_after_one_delivery(cluster, o
     async def handler(message):
         seen.append((message.body, message.reconsume_times))
         if message.body == b"0000":
-            message.reject()
+            message.reject(reason="no such customer")
 
     async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=orderly) as consumer:
         await until(lambda: cluster.group.bodies("%DLQ%CG"))
+        [letter] = cluster.group.queues["%DLQ%CG", 0]
+        assert parse_properties(letter.properties)["__FAILURE_REASON"] == "no such customer"
         await committed(consumer, cluster, 2)
     assert cluster.group.bodies("%DLQ%CG") == [b"0000"]
     assert seen == [(b"0000", 0), (b"0001", 0)]
@@ -217,9 +221,12 @@ async def test_a_message_that_no_broker_takes_back_is_reported_as_a_stall(cluste
 async def test_a_dead_letter_that_its_broker_does_not_take_goes_there_as_a_copy(cluster, no_pauses):
     fill(cluster, 1)
     cluster.answer(SEND_BACK, refusing(1, "it is gone"))
-    async with PushConsumer(cluster.namesrv, "CG", "T", Failing(), orderly=True, max_reconsume_times=1):
+    handler = Failing(error=NOT_NOW)
+    async with PushConsumer(cluster.namesrv, "CG", "T", handler, orderly=True, max_reconsume_times=1):
         await until(lambda: cluster.group.bodies("%DLQ%CG"))
     assert cluster.group.bodies("%RETRY%CG") == []
+    [letter] = cluster.group.queues["%DLQ%CG", 0]
+    assert parse_properties(letter.properties)["__FAILURE_REASON"] == "ValueError: not this time"
 
 
 async def test_an_unreadable_queue_is_reported_as_a_stall(cluster, caplog):

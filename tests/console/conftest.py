@@ -50,7 +50,7 @@ async def bury(admin: Admin, namesrv: str, topic: str, group: str) -> None:
     settings = {"start_from": "first", "max_reconsume_times": 0, "auto_ack": False}
     async with asyncio.timeout(60), PushConsumer(namesrv, group, topic, **settings) as consumer:
         for _ in range(3):
-            (await anext(consumer)).retry()
+            (await anext(consumer)).retry(reason="ValueError: <b>no price</b>")
         while await count(admin, f"%DLQ%{group}") < 3:
             await consumer.commit()
 

@@ -248,7 +248,7 @@ def test_a_typing_error_sends_nothing_and_makes_no_topic(visitor: Visitor, admin
 def test_dead_letters_are_sent_again_one_by_one_and_all_and_none_twice(visitor: Visitor, admin: SyncAdmin) -> None:
     assert visitor.read("/dead-letters?q=broken")["groups"] == [{"group": "broken", "messages": 3}]
     page = visitor.go("/dead-letters/broken")
-    assert "broken failed once" in page.text
+    assert "broken failed once, at last by ValueError: <b>no price</b>" in page.text
     letters = visitor.read("/dead-letters/broken")["letters"]
     assert {letter["keys"][0] for letter in letters} == {"letter-0", "letter-1", "letter-2"}
     assert visitor.press("Send the chosen ones again").response.status_code == 409

@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from dledger_client import Admin, ReceivedMessage
-from dledger_remoting.properties import ORIGIN_MESSAGE_ID
+from dledger_remoting.properties import FAILURE_REASON, ORIGIN_MESSAGE_ID
 from dledger_remoting.topics import dead_letter_topic
 
 from ..errors import AdminError
@@ -177,6 +177,7 @@ def _render_letter(group: str, letter: MessageView) -> str:
         f"  from        {letter.topic}",
         f"  was         {origin}",
         f"  delivered   {letter.reconsume_times} times",
+        f"  failed by   {letter.properties.get(FAILURE_REASON, '-')}",
     )
     return render(letter, place, lines)
 

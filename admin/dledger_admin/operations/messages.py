@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dledger_client import Admin, NotFoundError, ReceivedMessage, SendResult
-from dledger_remoting.properties import RESERVED_NAMES, START_DELIVER_TIME
+from dledger_remoting.properties import FAILURE_REASON, RESERVED_NAMES, START_DELIVER_TIME
 
 from .access import Access
 from .errors import MissingError, OperationError
@@ -16,7 +16,7 @@ from .errors import MissingError, OperationError
 PRODUCER_GROUP: Final = "DLEDGER_CONSOLE"
 """Group of the producers that send single messages."""
 
-_DROPPED_PROPERTIES: Final = RESERVED_NAMES | {START_DELIVER_TIME}
+_DROPPED_PROPERTIES: Final = RESERVED_NAMES | {START_DELIVER_TIME, FAILURE_REASON}
 """Properties that client and broker set, or that had their effect when the message was first delivered."""
 
 

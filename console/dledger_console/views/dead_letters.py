@@ -38,7 +38,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A dead letter: where it came from, how often its group failed to handle it, and the beginning of its body."""
+    """A dead letter: where it came from, how often and why its group failed, and the beginning of its body."""
 
     offset_message_id: str
     message_id: str
@@ -51,6 +51,7 @@ class Letter(msgspec.Struct, frozen=True):
     size: int
     beginning: str
     fault: str | None
+    reason: str | None
 
 
 class Letters(msgspec.Struct, frozen=True):
@@ -137,6 +138,7 @@ def _letter(message: ReceivedMessage) -> Letter:
         len(message.body),
         message.body[: _SHOWN_CHARS * 4].decode(errors="replace")[:_SHOWN_CHARS],
         message.fault,
+        message.failure_reason,
     )
 
 

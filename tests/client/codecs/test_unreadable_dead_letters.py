@@ -23,6 +23,7 @@ pytestmark = pytest.mark.long
 
 CODEC = JsonCodec(int)
 BAD, GOOD = b"no number", b"17"
+REASON = "does not decode: JSON is malformed: invalid character (byte 1)"
 
 
 @pytest.fixture

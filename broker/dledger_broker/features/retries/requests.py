@@ -184,11 +184,12 @@ class RetryRequests(Part):
             return
         limit = retry_limit(header.max_reconsume_times, group)
         if header.delay_level < 0 or record.reconsume_times >= limit:
-            self._store_dead_letter(request, record, group.group_name)
+            self._store_dead_letter(request, record, group.group_name, header.failure_reason)
         else:
             max_delay_s = self._live.config.timer_max_delay_s
             times, requested_ms, level = record.reconsume_times, header.delay_time_millis, header.delay_level
-            self._retry(request, record, group, retry_delay(requested_ms, level, times, group, max_delay_s))
+            delay = retry_delay(requested_ms, level, times, group, max_delay_s)
+            self._retry(request, record, group, delay, header.failure_reason)
 
     async def _record(self, request: Request, header: ConsumerSendBackHeader) -> MessageRecord:
         """Return the message that is sent back. Raises `RemotingError`, also if the account may not read it."""
@@ -200,7 +201,12 @@ class RetryRequests(Part):
         return record
 
     def _retry(
-        self, request: Request, record: MessageRecord, group: SubscriptionGroupConfig, delay: RequestedDelay
+        self,
+        request: Request,
+        record: MessageRecord,
+        group: SubscriptionGroupConfig,
+        delay: RequestedDelay,
+        reason: str | None,
     ) -> None:
         topic = self._topic(request, retry_topic(group.group_name), retry_topic_config(group))
         if topic is None:
@@ -209,10 +215,16 @@ class RetryRequests(Part):
         if now_ms is None:
             self._due_messages.wait_for_time(request)
         else:
-            self._store_retry(request, record, topic, delay, self._due_messages.due(delay, now_ms))
+            self._store_retry(request, record, topic, delay, self._due_messages.due(delay, now_ms), reason)
 
     def _store_retry(
-        self, request: Request, record: MessageRecord, topic: TopicState, delay: RequestedDelay, due: Due | None
+        self,
+        request: Request,
+        record: MessageRecord,
+        topic: TopicState,
+        delay: RequestedDelay,
+        due: Due | None,
+        reason: str | None,
     ) -> None:
         """Store a message that waits until it is due. Without room for the due time, it is redelivered at once.
 
@@ -227,10 +239,10 @@ class RetryRequests(Part):
             queue_id = self._env.random().randrange(max(1, topic.config.write_queue_nums))
             done = partial(self._retry_stored, request, record)
             try:
-                message = sent_back(record, topic.config.topic_name, queue_id, delay)
+                message = sent_back(record, topic.config.topic_name, queue_id, delay, reason)
                 waiting = self._due_messages.waiting(message, due)
             except MessageIllegal:
-                self._writer.write((sent_back(record, topic.config.topic_name, queue_id, None),), done=done)
+                self._writer.write((sent_back(record, topic.config.topic_name, queue_id, None, reason),), done=done)
             else:
                 self._due_messages.store((waiting,), done, sent_back=True)
         except (RemotingError, LogError) as error:
@@ -239,12 +251,12 @@ class RetryRequests(Part):
             return
         self._wait(request)
 
-    def _store_dead_letter(self, request: Request, record: MessageRecord, group: str) -> None:
+    def _store_dead_letter(self, request: Request, record: MessageRecord, group: str, reason: str | None) -> None:
         """Store a message as a dead letter."""
         name = dead_letter_topic(group)
         config = TopicConfig(name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ_WRITE)
         if self._topic(request, name, config) is not None and self._begin(request):
-            letter = sent_back(record, name, 0, None)
+            letter = sent_back(record, name, 0, None, reason)
             try:
                 self._writer.write((letter,), done=partial(self._dead_letter_stored, request, record))
             except (RemotingError, LogError) as error:

@@ -20,8 +20,10 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 CATALOGUE = Catalogue("retries")
 
 
-def _uncounted(record: MessageRecord, topic: str, queue_id: int, delay: RequestedDelay | None) -> NewRecord:
-    message = _real_sent_back(record, topic, queue_id, delay)
+def _uncounted(
+    record: MessageRecord, topic: str, queue_id: int, delay: RequestedDelay | None, reason: str | None = None
+) -> NewRecord:
+    message = _real_sent_back(record, topic, queue_id, delay, reason)
     return msgspec.structs.replace(message, reconsume_times=record.reconsume_times)
 
 

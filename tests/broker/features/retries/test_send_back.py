@@ -206,6 +206,31 @@ def test_a_dead_letter_names_its_origin_and_its_topic_has_one_queue(broker, clie
     assert broker.service.parts[RetryRequests].dead_letters == 1
 
 
+@pytest.mark.parametrize(("times", "copies"), [(1, SCHEDULE_TOPIC), (16, DEAD_LETTERS)])
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"failureReason": "ValueError: no\nprice\x1b[31m\x01DELAY\x02"}, "ValueError: no price [31m DELAY"),
+        ({"failureReason": "x" * 1000}, "x" * 300),
+        ({"failureReason": "\x00"}, ""),
+        ({}, None),
+    ],
+)
+def test_a_copy_says_why_its_last_delivery_failed(broker, client, times, copies, told, kept):
+    earlier = "RETRY_TOPIC\x01T1\x02__FAILURE_REASON\x01of the delivery before\x02"
+    assert send_back(client, retried(client, times, earlier), **told).code == 0
+    [copy] = stored(broker, copies)
+    assert parse_properties(copy.properties).get("__FAILURE_REASON") == kept
+
+
+def test_a_reason_without_room_is_left_out_before_the_origin_is(broker, client):
+    fitting = "k\x01" + "v" * (32_767 - 200) + "\x02"
+    assert send_back(client, send(client, fitting), delayLevel="-1", failureReason="x" * 250).code == 0
+    [letter] = stored(broker, DEAD_LETTERS)
+    properties = parse_properties(letter.properties)
+    assert ("__FAILURE_REASON" in properties, properties["RETRY_TOPIC"]) == (False, "T1")
+
+
 def test_a_send_back_of_a_group_without_retry_queues_stores_nothing(broker, client):
     message = send(client)
     make_group(broker, retry_queue_nums=0)
