@@ -8,7 +8,7 @@ from command_fakes import QUEUE, FakeAdmin, answering, as_json, dledger, use_fak
 
 from dledger_admin import asking
 from dledger_admin.cli import main
-from dledger_client import QueueStatus
+from dledger_client import QueueStatus, SubscriptionGroupConfig
 
 COMMANDS = {
     "topic delete": ("topic", "delete", "orders"),
@@ -67,7 +67,7 @@ def test_a_copy_of_offsets_asks_only_if_offsets_of_the_target_change(monkeypatch
     async def progress(_: FakeAdmin, name: str, topic: str | None = None) -> list[QueueStatus]:
         return [QueueStatus(QUEUE, 3, 10, statuses.get(name))]
 
-    monkeypatch.setattr(FakeAdmin, "groups", answering(dict.fromkeys(statuses)))
+    monkeypatch.setattr(FakeAdmin, "groups", answering({name: SubscriptionGroupConfig(name, retry_max_times=3) for name in statuses}))
     monkeypatch.setattr(FakeAdmin, "progress", progress)
     words = ("group", "clone", "billing", "audit")
     refused = answered(words, "y\n")
@@ -77,7 +77,8 @@ def test_a_copy_of_offsets_asks_only_if_offsets_of_the_target_change(monkeypatch
     assert FakeAdmin.calls == []
     assert answered((*words, "--yes"), "").exit_code == 0
     assert answered(("group", "clone", "billing", "new"), "").exit_code == 0, "a new group has no offsets to lose"
-    assert FakeAdmin.calls == [("clone", "billing", target, None) for target in ("audit", "new")]
+    made = ("create group", "new", True, 3)
+    assert FakeAdmin.calls == [("clone", "billing", "audit", None), made, ("clone", "billing", "new", None)]
 
 
 def test_yes_and_a_dry_run_contradict_each_other() -> None:

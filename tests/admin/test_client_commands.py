@@ -175,7 +175,7 @@ def test_a_group_reset_that_moves_nothing_fails_and_says_so():
 
 
 def test_the_offsets_of_a_group_can_be_copied_to_another_group():
-    assert "copy goes on where billing is" in dledger("group", "clone", "billing", "copy")
+    assert "copy created, goes on where billing is" in dledger("group", "clone", "billing", "copy")
     assert FakeAdmin.calls[-1] == ("clone", "billing", "copy", None)
 
 

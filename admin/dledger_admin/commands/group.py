@@ -186,7 +186,10 @@ def skip(namesrv: str, name: str, topic: str | None, output: str, asking: Asking
 @asks_first
 @output_option
 def clone(namesrv: str, source: str, target: str, topic: str | None, output: str, asking: Asking) -> None:
-    """Copy the offsets of group SOURCE to group TARGET. If TARGET has offsets that change, the command asks first."""
+    """Copy the offsets of group SOURCE to group TARGET. If TARGET has offsets that change, the command asks first.
+
+    A missing TARGET is created with the settings of SOURCE.
+    """
 
     async def look(admin: Admin) -> list[str]:
         await consumer_groups.require_group(admin, source)

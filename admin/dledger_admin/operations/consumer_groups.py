@@ -160,10 +160,16 @@ async def set_consuming(admin: Admin, name: str, *, may_consume: bool) -> GroupC
 
 
 async def clone(admin: Admin, source: str, target: str, topic: str | None) -> GroupChange:
-    """Give a group the offsets of another, in a topic or in all. Raises `MissingError` without that other group."""
-    await require_group(admin, source)
+    """Give a group the offsets of another, in a topic or in all. Raises `MissingError` without that other group.
+
+    A missing target is created with the settings of the other group. Offsets alone would not be listed as a group.
+    """
+    config = await require_group(admin, source)
+    is_new = target not in await admin.groups()
+    if is_new:
+        await admin.create_group(msgspec.structs.replace(config, group_name=target))
     await admin.clone_offsets(source, target, topic=topic)
-    return GroupChange(target, f"goes on where {source} is")
+    return GroupChange(target, f"{'created, ' if is_new else ''}goes on where {source} is")
 
 
 def _judge_state(members: Sequence[GroupMember]) -> State:
