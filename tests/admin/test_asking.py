@@ -67,7 +67,9 @@ def test_a_copy_of_offsets_asks_only_if_offsets_of_the_target_change(monkeypatch
     async def progress(_: FakeAdmin, name: str, topic: str | None = None) -> list[QueueStatus]:
         return [QueueStatus(QUEUE, 3, 10, statuses.get(name))]
 
-    monkeypatch.setattr(FakeAdmin, "groups", answering({name: SubscriptionGroupConfig(name, retry_max_times=3) for name in statuses}))
+    monkeypatch.setattr(
+        FakeAdmin, "groups", answering({name: SubscriptionGroupConfig(name, retry_max_times=3) for name in statuses})
+    )
     monkeypatch.setattr(FakeAdmin, "progress", progress)
     words = ("group", "clone", "billing", "audit")
     refused = answered(words, "y\n")

@@ -30,8 +30,8 @@ PAGE = ROOT / "docs" / "internals" / "road-of-a-write.md"
 PRODUCT = tuple(f"{ROOT / folder}/" for folder in ("remoting", "dledger/dledger", "base", "broker", "namesrv"))
 OWN_WORK = ("AsyncioEnvironment._on_timer", "supervise")
 """Functions with which a node begins work by itself: its clock, its housekeeping, its tasks in the background."""
-ROUNDS = 24
-"""Number of requests of each kind. The least counts: a node's own work ends between some of them."""
+ROUNDS = 240
+"""Maximum number of requests of each kind. The least counts: on a busy machine, own work of the node ends in most."""
 Act = Callable[[], Awaitable[bytes]]
 
 
@@ -43,7 +43,7 @@ class Road(NamedTuple):
     files: int
 
 
-BUDGETS = {"send": Road(283, 216, 79), "pull": Road(208, 99, 41), "commit": Road(293, 224, 75)}
+BUDGETS = {"send": Road(283, 216, 79), "pull": Road(197, 99, 41), "commit": Road(289, 223, 74)}
 
 
 class Calls:
@@ -138,10 +138,13 @@ async def acts(tmp_path: Path):
 
 @pytest.mark.parametrize("name", BUDGETS)
 async def test_a_request_enters_no_more_functions_than_its_budget(acts: dict[str, Act], name: str) -> None:
-    calls = Calls()
-    roads = [await calls.road_of(acts[name]) for _ in range(ROUNDS)]
-    least = Road(*map(min, zip(*roads, strict=True)))
-    assert all(spent <= budget for spent, budget in zip(least, BUDGETS[name], strict=True)), f"{name}: {least}"
+    calls, roads = Calls(), []
+    for _ in range(ROUNDS):
+        roads.append(await calls.road_of(acts[name]))
+        least = Road(*map(min, zip(*roads, strict=True)))
+        if all(spent <= budget for spent, budget in zip(least, BUDGETS[name], strict=True)):
+            return
+    pytest.fail(f"{name}: {least}")
 
 
 async def test_the_page_names_the_functions_of_the_road_in_their_order(tmp_path: Path) -> None:
