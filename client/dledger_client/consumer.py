@@ -20,30 +20,29 @@ from dledger_remoting.signatures import Credentials
 
 from . import interception
 from .arguments import above_zero, at_least, checked
-from .assignments import Assignments
-from .connection import Connection
-from .core import ClientCore, new_client_id
+from .cluster.connection import Connection
+from .cluster.core import ClientCore, new_client_id
+from .cluster.nameservers import parse_addresses
+from .consuming.assignments import Assignments
+from .consuming.fetcher import PullLimits, QueueFetcher
+from .consuming.flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
+from .consuming.handling import Handler, Handling
+from .consuming.membership import Membership, heartbeat_of
+from .consuming.offers import Offers, Priority, priority_of
+from .consuming.offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
+from .consuming.questions import QUESTION_CODES, RESET_CODES, OperatorQuestions, described, take_reset
+from .consuming.rebalance import Strategy, StrategyName, strategy_named
+from .consuming.retries import RetrySender
+from .consuming.settlements import Settlements
+from .consuming.stalls import QueueStall, StallWatch
+from .consuming.takers import CLOSE_TIMEOUT_SECONDS, Taker, Takers
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
-from .fetcher import PullLimits, QueueFetcher
-from .flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
-from .handling import Handler, Handling
 from .interception import Caller, ReceiveCall
-from .membership import Membership, heartbeat_of
 from .messages import Codec, MessageQueue, ReceivedMessage, Settlement, T, decoded, delivered, queues_in
-from .nameservers import parse_addresses
 from .namespaces import Namespace
-from .offers import Offers, Priority, priority_of
-from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
-from .questions import QUESTION_CODES, OperatorQuestions, described
-from .rebalance import Strategy, StrategyName, strategy_named
-from .resets import RESET_CODES, take_request
-from .retries import RetrySender
-from .settlements import Settlements
-from .stalls import QueueStall, StallWatch
+from .sending.tracing import DEFAULT_MAX_TRACES, tracer
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
-from .takers import CLOSE_TIMEOUT_SECONDS, Taker, Takers
 from .tls import Tls
-from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
 
@@ -513,7 +512,7 @@ class PushConsumer(Generic[T]):
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._require_started().assignments.rebalance_soon()
         elif command.code in RESET_CODES:
-            return take_request(connection, command, self._group, self._require_started().assignments)
+            return take_reset(connection, command, self._group, self._require_started().assignments)
         elif command.code in QUESTION_CODES:
             self._require_started().questions.take(connection, command)
         else:

@@ -7,8 +7,8 @@ from client_fakes import fake_cluster, until
 from consuming import ack, fill, take
 
 from dledger_client import PushConsumer
-from dledger_client.flow import FlowControl, FlowLimits
-from dledger_client.progress import QueueProgress
+from dledger_client.consuming.flow import FlowControl, FlowLimits
+from dledger_client.consuming.progress import QueueProgress
 
 
 def fetcher_of(consumer, queue_id=0):

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from dledger_client import tracing
+from dledger_client.consuming.offsets import FileOffsetStore
+from dledger_client.consuming.progress import QueueProgress
 from dledger_client.messages import MessageQueue
-from dledger_client.offsets import FileOffsetStore
-from dledger_client.progress import QueueProgress
 from dledger_client.results import SendResult
-from dledger_client.wire import Outgoing
+from dledger_client.sending import tracing
+from dledger_client.sending.wire import Outgoing
 from dledger_remoting.ids import offset_message_id, parse_offset_message_id
 from dledger_remoting.traces import SendTrace
 from dledger_sim.log.mutants.catalogue import Catalogue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dledger_client.assignments import Assignments
-from dledger_client.fetcher import QueueFetcher
-from dledger_client.locks import QueueLocks
+from dledger_client.consuming.assignments import Assignments
+from dledger_client.consuming.fetcher import QueueFetcher
+from dledger_client.consuming.locks import QueueLocks
+from dledger_client.consuming.progress import QueueProgress
+from dledger_client.consuming.retries import RetrySender
 from dledger_client.messages import MessageQueue
-from dledger_client.progress import QueueProgress
-from dledger_client.retries import RetrySender
 from dledger_sim.brokers.library.scenario import NAME
 from dledger_sim.brokers.schedules import library
 from dledger_sim.log.mutants.catalogue import Catalogue
