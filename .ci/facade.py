@@ -116,7 +116,7 @@ FACADES = {
         "consumer",
         "Push consumer",
         "",
-        left_out=frozenset({"run_forever", "receive", "nack", "concurrency", "auto_ack", "codec"}),
+        left_out=frozenset({"run_forever", "receive", "nack", "settings", "concurrency", "codec"}),
         options="ConsumerOptions",
     ),
 }
@@ -135,7 +135,7 @@ def written(module: str, facade: Facade) -> str:
         if names & set(known)
     ]
     lines += [f"from ..{facade.module} import {facade.source}", *facade.imports]
-    if facade.options:
+    if facade.options and "TypedDict" in names:
         lines.append("from typing import TypedDict")
     given = {alias for line in lines for alias in re.split(r"[ ,]+", line.split(" import ")[1])}
     lines += list(_imports(tree, facade.module, names - given))
@@ -159,7 +159,9 @@ def _class_lines(facade: Facade, source: ast.ClassDef) -> Iterator[str]:
     functions = [node for node in source.body if isinstance(node, Function)]
     constructor = next(node for node in functions if node.name == "__init__")
     if facade.options:
-        yield f"class {facade.options}(TypedDict, total=False):"
+        further = constructor.args.kwarg
+        base = "TypedDict" if further is None else ast.unparse(further.annotation)[len("Unpack[") : -1]
+        yield f"class {facade.options}({base}, total=False):"
         yield f'    """The options of `{facade.source}` that a blocking one has, too."""\n'
         for argument in constructor.args.kwonlyargs:
             if argument.arg not in facade.left_out:

@@ -23,7 +23,7 @@ from .administration.groups import GroupMember, QueueReader, QueueStatus
 from .administration.topic_statistics import QueueRange, TopicStatistics
 from .cluster.routes import TopicRoute
 from .consumer import PushConsumer
-from .consuming.flow import FlowReason
+from .consuming.flow import FlowReason, ReadAhead
 from .consuming.handling import Handler
 from .consuming.offers import Priority
 from .consuming.offsets import StartFrom
@@ -62,6 +62,7 @@ from .producer import Producer
 from .pull import PullConsumer
 from .replies import Reply
 from .results import SendResult
+from .settings import ConsumerSettings, Delivery, Sharing, TimeLimits
 from .simple import SimpleConsumer
 from .subscriptions import ClassFilter, Filter, Sql
 from .sync import (
@@ -88,11 +89,13 @@ __all__ = [
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
+    "ConsumerSettings",
     "Credentials",
     "CustomizedRetryPolicy",
     "DeadlineError",
     "Decision",
     "DecodeError",
+    "Delivery",
     "ExponentialRetryPolicy",
     "Filter",
     "FlowReason",
@@ -120,6 +123,7 @@ __all__ = [
     "QueueStatus",
     "Quota",
     "QuotaRow",
+    "ReadAhead",
     "ReceivedMessage",
     "RefusedError",
     "Reply",
@@ -127,6 +131,7 @@ __all__ = [
     "SendError",
     "SendResult",
     "Settlement",
+    "Sharing",
     "SilentServerError",
     "SimpleConsumer",
     "Sql",
@@ -140,6 +145,7 @@ __all__ = [
     "SyncPullConsumer",
     "SyncSimpleConsumer",
     "SyncTransactionProducer",
+    "TimeLimits",
     "Tls",
     "TlsError",
     "TopicConfig",

@@ -25,25 +25,31 @@ DEFAULT_OUTSTANDING: Final = 1000
 DEFAULT_OUTSTANDING_BYTES: Final = 100 * 1024 * 1024
 
 
-class FlowLimits(msgspec.Struct, frozen=True):
-    """Limits on the unfinished part of a queue, which the module's docstring explains. None is no limit."""
+class ReadAhead(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a queue is read ahead of the work on it. None is no limit.
 
+    A pull brings at most `pull_batch_size` messages. Reading of a queue stops at `max_outstanding` messages, at
+    `max_outstanding_bytes` bytes of bodies, or at `max_span` offsets between the oldest unfinished message and the
+    newest. All queues of a topic together are limited by `max_topic_outstanding` and `max_topic_bytes`, in equal
+    shares. `flow_stops` counts the stops, and the module's docstring has the exact rules.
+    """
+
+    pull_batch_size: int = 32
     max_outstanding: int = DEFAULT_OUTSTANDING
     max_outstanding_bytes: int = DEFAULT_OUTSTANDING_BYTES
     max_span: int | None = None
     max_topic_outstanding: int | None = None
     max_topic_bytes: int | None = None
 
-    def check(self) -> FlowLimits:
-        """Return the limits. Raises `InvalidArgumentError` for a limit below 1."""
+    def check(self) -> None:
+        """Raise `InvalidArgumentError` for a limit below 1."""
         at_least(1, **msgspec.structs.asdict(self))
-        return self
 
 
 class FlowControl:
     """The limits of one consumer, and how often each has stopped the reading of a queue."""
 
-    def __init__(self, limits: FlowLimits) -> None:
+    def __init__(self, limits: ReadAhead) -> None:
         self._limits = limits
         self.stops: dict[FlowReason, int] = {"count": 0, "bytes": 0, "span": 0}
 

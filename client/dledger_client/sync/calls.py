@@ -6,51 +6,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Generic, TypedDict
+from typing import Generic
 
 from dledger_remoting.signatures import Credentials
 
 from ..blocking import Blocking, ClosedAfterUse, evaluate
 from ..consumer import PushConsumer
-from ..consuming.flow import FlowReason
-from ..consuming.offers import Priority
-from ..consuming.offsets import StartFrom
-from ..consuming.rebalance import Strategy, StrategyName
+from ..consuming.flow import FlowReason, ReadAhead
 from ..consuming.stalls import QueueStall
 from ..messages import MessageQueue, T
+from ..settings import Delivery, SettingsByName, Sharing, TimeLimits
 from ..subscriptions import Filter
 from ..tls import Tls
 
 
-class ConsumerOptions(TypedDict, total=False):
+class ConsumerOptions(SettingsByName, total=False):
     """The options of `PushConsumer` that a blocking one has, too."""
 
     filter: Filter
-    orderly: bool
-    start_from: StartFrom
-    strategy: StrategyName | Strategy
-    broadcast: bool
-    offset_file: Path | None
-    max_reconsume_times: int | None
-    pull_batch_size: int
-    max_outstanding: int
-    max_outstanding_bytes: int
-    max_span: int | None
-    max_topic_outstanding: int | None
-    max_topic_bytes: int | None
-    priority: bool | Priority
+    delivery: Delivery | None
+    sharing: Sharing | None
+    read_ahead: ReadAhead | None
+    times: TimeLimits | None
     namespace: str | None
     credentials: Credentials | None
     tls: Tls | None
-    start_timeout: float | None
-    close_timeout: float
-    warn_after: float
     client_id: str | None
-    queue_locks: bool
     trace: bool | str
     max_traces: int
-    keep_unreadable: bool
 
 
 class PushConsumerCalls(ClosedAfterUse, Generic[T]):

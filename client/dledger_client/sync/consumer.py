@@ -19,7 +19,7 @@ from .. import interception
 from ..arguments import at_least, check
 from ..blocking import Blocking
 from ..consumer import PushConsumer
-from ..consuming.takers import CLOSE_TIMEOUT_SECONDS, TakerThreads, ThreadSafeSettle
+from ..consuming.takers import TakerThreads, ThreadSafeSettle
 from ..errors import ClientClosedError
 from ..interception import ReceiveCall
 from ..messages import Codec, ReceivedMessage, T
@@ -52,18 +52,17 @@ class SyncConsumer(PushConsumerCalls[T], Generic[T]):
         group: str,
         subscriptions: str | Sequence[str] | Mapping[str, Filter],
         *,
-        auto_ack: bool = True,
         codec: Codec[T] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        check("auto_ack", auto_ack, bool)
         self._client = PushConsumer(name_servers, group, subscriptions, codec=codec, **options)
-        self._auto_ack = auto_ack
-        self._prefetch = 1 if options.get("priority") else _PREFETCH
+        delivery = self._client.settings.delivery
+        self._auto_ack = delivery.auto_ack
+        self._prefetch = 1 if delivery.priority else _PREFETCH
         self._buffer: deque[ReceivedMessage[T]] = deque()
         self._receive_lock = threading.Lock()
         self._takers = TakerThreads()
-        self._close_timeout = options.get("close_timeout", CLOSE_TIMEOUT_SECONDS)
+        self._close_timeout = self._client.settings.times.close_timeout
         self._close_at = math.inf
         """Deadline for the messages in work, by the monotonic clock, once some thread has called `close`."""
         self._blocking = Blocking("dledger consumer", self._client.start(), self._client.close)
