@@ -182,6 +182,14 @@ class Assignments:
         current = self.fetchers()
         return [*current, *(fetcher for fetcher in self._former_fetchers if fetcher.in_work and fetcher not in current)]
 
+    async def finish_before_release(self, queue: MessageQueue) -> None:
+        """Wait until no message of a queue is in work, before its lock is released."""
+        await self._wait_for_work(queue)
+
+    async def finish_before_reading(self, queue: MessageQueue) -> None:
+        """Wait until no message of a queue that is read in order is in work, before it is read again."""
+        await self._wait_for_work(queue)
+
     async def _wait_for_work(self, queue: MessageQueue) -> None:
         """Wait until no message of a queue's former fetchers is in work."""
         while working := [fetcher for fetcher in self._former_fetchers if fetcher.queue == queue and fetcher.in_work]:
@@ -193,7 +201,7 @@ class Assignments:
             self._released.clear()
             await self._released.wait()
         if self._in_order:
-            await self._wait_for_work(queue)
+            await self.finish_before_reading(queue)
         if self._locks is not None:
             await self._locks.acquire(queue)
 
@@ -321,7 +329,7 @@ class Assignments:
     async def _release(self, fetcher: QueueFetcher) -> None:
         await self._commit([fetcher])
         if self._locks is not None:
-            await self._wait_for_work(fetcher.queue)
+            await self.finish_before_release(fetcher.queue)
         else:
             await self._wait_for_acknowledgements(fetcher)
         uncommitted = await self._commit([fetcher])

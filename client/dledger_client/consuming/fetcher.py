@@ -544,9 +544,14 @@ class QueueFetcher:
     async def _pause_after_failure(self, avoid: str | None) -> None:
         """Wait a little longer after each failure in a row, then go elsewhere if a node is to be avoided."""
         self._avoided_address = avoid
-        pause = min(MIN_PAUSE_SECONDS * (1 << min(self._failures, 10)), MAX_PAUSE_SECONDS)
+        pause = failure_pause_seconds(self._failures)
         self._failures += 1
         await asyncio.sleep(pause)
+
+
+def failure_pause_seconds(failures: int) -> float:
+    """Return the pause after a failed pull, which had `failures` failed pulls in a row before it."""
+    return min(MIN_PAUSE_SECONDS * (1 << min(failures, 10)), MAX_PAUSE_SECONDS)
 
 
 def being_cancelled() -> bool:

@@ -129,7 +129,7 @@ class Tracer:
             results = await sending
         finally:
             cost_ms = round((time.monotonic() - started_at) * 1000)
-            for trace in _traces_of_send(outgoing, group, results, begun_ms, cost_ms):
+            for trace in traces_of_send(outgoing, group, results, begun_ms, cost_ms):
                 self.add(trace)
         return results
 
@@ -248,7 +248,7 @@ def handling_trace(
     return HandlingTrace(request_id, message.message_id, cost_ms, succeeded, keys, code, wall_ms(), group)
 
 
-def _traces_of_send(
+def traces_of_send(
     outgoing: Outgoing, group: str, results: list[SendResult], begun_ms: int, cost_ms: int
 ) -> list[SendTrace]:
     """Return one trace for each message of a request. Without results, the request failed."""
