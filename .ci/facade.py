@@ -60,8 +60,8 @@ class Facade(NamedTuple):
 
 
 FACADES = {
-    "sync_admin": Facade("SyncAdmin", "Admin", "admin", "Administrator", "dledger admin"),
-    "sync_producer": Facade(
+    "sync/admin": Facade("SyncAdmin", "Admin", "admin", "Administrator", "dledger admin"),
+    "sync/producer": Facade(
         "SyncProducer",
         "Producer",
         "producer",
@@ -69,7 +69,7 @@ FACADES = {
         "dledger producer",
         'with SyncProducer("127.0.0.1:9876", group="PG") as producer:\n    producer.send("orders", b"body")',
     ),
-    "sync_pull": Facade(
+    "sync/pull": Facade(
         "SyncPullConsumer",
         "PullConsumer",
         "pull",
@@ -83,7 +83,7 @@ FACADES = {
         is_checked=True,
         undo={"poll": "_put_back"},
     ),
-    "sync_simple": Facade(
+    "sync/simple": Facade(
         "SyncSimpleConsumer",
         "SimpleConsumer",
         "simple",
@@ -97,7 +97,7 @@ FACADES = {
         undo={"receive": "put_back"},
         left_out=frozenset({"put_back"}),
     ),
-    "sync_transactions": Facade(
+    "sync/transactions": Facade(
         "SyncTransactionProducer",
         "TransactionProducer",
         "transactions",
@@ -108,15 +108,15 @@ FACADES = {
         "    producer.commit(transaction)",
         is_checked=True,
         replaced={"check": ("SyncCheck", "in_threads(check)")},
-        imports=("from .transactions import SyncCheck, in_threads",),
+        imports=("from ..transactions import SyncCheck, in_threads",),
     ),
-    "sync_calls": Facade(
+    "sync/calls": Facade(
         "PushConsumerCalls",
         "PushConsumer",
         "consumer",
         "Push consumer",
         "",
-        left_out=frozenset({"run_forever", "receive", "nack", "concurrency", "auto_ack", "codec"}),
+        left_out=frozenset({"run_forever", "receive", "nack", "settings", "concurrency", "codec"}),
         options="ConsumerOptions",
     ),
 }
@@ -130,12 +130,12 @@ def written(module: str, facade: Facade) -> str:
     names = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     own = {"blocking": ["Blocking", "ClosedAfterUse", "evaluate"], "arguments": ["checked"]}
     lines = [
-        f"from .{home} import {', '.join(name for name in known if name in names)}"
+        f"from ..{home} import {', '.join(name for name in known if name in names)}"
         for home, known in own.items()
         if names & set(known)
     ]
-    lines += [f"from .{facade.module} import {facade.source}", *facade.imports]
-    if facade.options:
+    lines += [f"from ..{facade.module} import {facade.source}", *facade.imports]
+    if facade.options and "TypedDict" in names:
         lines.append("from typing import TypedDict")
     given = {alias for line in lines for alias in re.split(r"[ ,]+", line.split(" import ")[1])}
     lines += list(_imports(tree, facade.module, names - given))
@@ -148,18 +148,20 @@ def _imports(tree: ast.Module, module: str, names: set[str]) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if alias.name in names:
-                    yield f"from {'.' * node.level}{node.module} import {alias.name}"
+                    yield f"from {'.' * (node.level + bool(node.level))}{node.module} import {alias.name}"
         elif isinstance(node, ast.ClassDef) and node.name in names:
-            yield f"from .{module} import {node.name}"
+            yield f"from ..{module} import {node.name}"
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in names:
-            yield f"from .{module} import {node.target.id}"
+            yield f"from ..{module} import {node.target.id}"
 
 
 def _class_lines(facade: Facade, source: ast.ClassDef) -> Iterator[str]:
     functions = [node for node in source.body if isinstance(node, Function)]
     constructor = next(node for node in functions if node.name == "__init__")
     if facade.options:
-        yield f"class {facade.options}(TypedDict, total=False):"
+        further = constructor.args.kwarg
+        base = "TypedDict" if further is None else ast.unparse(further.annotation)[len("Unpack[") : -1]
+        yield f"class {facade.options}({base}, total=False):"
         yield f'    """The options of `{facade.source}` that a blocking one has, too."""\n'
         for argument in constructor.args.kwonlyargs:
             if argument.arg not in facade.left_out:

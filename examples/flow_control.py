@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from dledger_client import ReceivedMessage, SyncAdmin, SyncConsumer, SyncProducer
+from dledger_client import ReadAhead, ReceivedMessage, SyncAdmin, SyncConsumer, SyncProducer
 
 TOPIC = "example-images"
 GROUP = "example-painters"
@@ -20,7 +20,8 @@ def main(name_server: str) -> None:
         admin.create_topic(TOPIC, queues=1)
     with SyncProducer(name_server) as producer:
         producer.send_batch(TOPIC, [bytes(10_000)] * COUNT)
-    with SyncConsumer(name_server, GROUP, TOPIC, max_outstanding_bytes=100_000, pull_batch_size=5) as consumer:
+    read_ahead = ReadAhead(max_outstanding_bytes=100_000, pull_batch_size=5)
+    with SyncConsumer(name_server, GROUP, TOPIC, read_ahead=read_ahead) as consumer:
         painted = 0
         while painted < COUNT:
             unfinished: list[ReceivedMessage] = []

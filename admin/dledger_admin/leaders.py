@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from dledger.net.proof import ProofError, prove
-from dledger_client.connection import split_address
+from dledger_client.cluster.connection import split_address
 
 from .cluster.layout import ClusterLayout
 from .cluster.probes import fetch_all, http_host

@@ -1,12 +1,16 @@
 """The client: producers, consumers and administration over RocketMQ's remoting protocol, asyncio first.
 
-All code that talks to name servers and brokers from outside is here; nothing here knows the inside of a broker. Start
-with `producer` and `consumer`. `sync` has the same for programs without an event loop, `testing` a cluster of real
-processes for tests. Below them are `core` (the parts that all share), `leaders` (the leader of each group), `routes`
-and `connection`.
+All code that talks to name servers and brokers from outside is here; nothing here knows the inside of a broker. Modules
+of this folder are what an application uses: start with `producer` and `consumer`. `sync` has the same for programs
+without an event loop, `testing` a cluster of real processes for tests.
+
+Packages hold the parts: `cluster` (connections, routes, leaders), `sending`, `consuming` and `administration`.
 """
 
 from __future__ import annotations
+
+import sys
+from typing import Final
 
 from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.retry_policies import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
@@ -15,7 +19,22 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 from .accounts import AccessRule, AccountAdmin, AccountInfo
 from .admin import Admin
+from .administration.groups import GroupMember, QueueReader, QueueStatus
+from .administration.topic_statistics import QueueRange, TopicStatistics
+from .cluster.routes import TopicRoute
 from .consumer import PushConsumer
+from .consuming.flow import FlowReason, ReadAhead
+from .consuming.handling import Handler
+from .consuming.offers import Priority
+from .consuming.offsets import StartFrom
+from .consuming.rebalance import (
+    Strategy,
+    allocate_average,
+    allocate_by_config,
+    allocate_circle,
+    allocate_consistent_hash,
+)
+from .consuming.stalls import QueueStall
 from .errors import (
     ClientClosedError,
     ClientError,
@@ -36,37 +55,25 @@ from .errors import (
     TlsError,
     WrongServerError,
 )
-from .flow import FlowReason
-from .groups import GroupMember, QueueReader, QueueStatus
-from .handling import Handler
 from .interception import Interceptor
 from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage, Settlement
-from .offers import Priority
-from .offsets import StartFrom
 from .orderly import OrderlyConsumer
 from .producer import Producer
 from .pull import PullConsumer
-from .rebalance import (
-    Strategy,
-    allocate_average,
-    allocate_by_config,
-    allocate_circle,
-    allocate_consistent_hash,
-)
 from .replies import Reply
 from .results import SendResult
-from .routes import TopicRoute
+from .settings import ConsumerSettings, Delivery, Sharing, TimeLimits
 from .simple import SimpleConsumer
-from .stalls import QueueStall
 from .subscriptions import ClassFilter, Filter, Sql
-from .sync import SyncConsumer
-from .sync_admin import SyncAdmin
-from .sync_producer import SyncProducer
-from .sync_pull import SyncPullConsumer
-from .sync_simple import SyncSimpleConsumer
-from .sync_transactions import SyncTransactionProducer
+from .sync import (
+    SyncAdmin,
+    SyncConsumer,
+    SyncProducer,
+    SyncPullConsumer,
+    SyncSimpleConsumer,
+    SyncTransactionProducer,
+)
 from .tls import Tls
-from .topic_statistics import QueueRange, TopicStatistics
 from .transactions import Check, Decision, OpenTransaction, SyncCheck, TransactionProducer
 
 __all__ = [
@@ -82,11 +89,13 @@ __all__ = [
     "ConcurrentUseError",
     "ConnectError",
     "ConnectionLostError",
+    "ConsumerSettings",
     "Credentials",
     "CustomizedRetryPolicy",
     "DeadlineError",
     "Decision",
     "DecodeError",
+    "Delivery",
     "ExponentialRetryPolicy",
     "Filter",
     "FlowReason",
@@ -114,6 +123,7 @@ __all__ = [
     "QueueStatus",
     "Quota",
     "QuotaRow",
+    "ReadAhead",
     "ReceivedMessage",
     "RefusedError",
     "Reply",
@@ -121,6 +131,7 @@ __all__ = [
     "SendError",
     "SendResult",
     "Settlement",
+    "Sharing",
     "SilentServerError",
     "SimpleConsumer",
     "Sql",
@@ -134,6 +145,7 @@ __all__ = [
     "SyncPullConsumer",
     "SyncSimpleConsumer",
     "SyncTransactionProducer",
+    "TimeLimits",
     "Tls",
     "TlsError",
     "TopicConfig",
@@ -146,3 +158,25 @@ __all__ = [
     "allocate_circle",
     "allocate_consistent_hash",
 ]
+
+_EARLIER_PATHS: Final = {
+    "flow": "consuming.flow",
+    "groups": "administration.groups",
+    "handling": "consuming.handling",
+    "offers": "consuming.offers",
+    "offsets": "consuming.offsets",
+    "rebalance": "consuming.rebalance",
+    "routes": "cluster.routes",
+    "stalls": "consuming.stalls",
+    "surroundings": "cluster.surroundings",
+    "sync_admin": "sync.admin",
+    "sync_producer": "sync.producer",
+    "sync_pull": "sync.pull",
+    "sync_simple": "sync.simple",
+    "sync_transactions": "sync.transactions",
+    "topic_statistics": "administration.topic_statistics",
+}
+"""Modules with public names, by the paths at which programs that know them from earlier versions import them."""
+
+for _earlier, _path in _EARLIER_PATHS.items():
+    globals()[_earlier] = sys.modules[f"{__name__}.{_earlier}"] = sys.modules[f"{__name__}.{_path}"]

@@ -14,8 +14,8 @@ from dledger_remoting.headers import encode_ext
 from dledger_remoting.plain_accounts import PlainAccountHeader, WhiteListHeader
 from dledger_remoting.signatures import Credentials
 
+from .administration.cluster_calls import Opening, decode
 from .arguments import checked
-from .cluster_calls import Opening, decode
 from .tls import Tls
 
 _ADMIN_TYPE: Final = "Super"

@@ -49,8 +49,7 @@ from dledger_remoting.topics import (
 )
 from dledger_remoting.traces import Trace, traces_about
 
-from .arguments import checked
-from .cluster_calls import (
+from .administration.cluster_calls import (
     INCLUDE_ABSENT,
     ClusterCalls,
     Opening,
@@ -63,7 +62,13 @@ from .cluster_calls import (
     reset_group,
     set_live,
 )
-from .core import ATTEMPT_SECONDS, check_response
+from .administration.groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
+from .administration.lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, message_by_id, messages_by_key
+from .administration.topic_statistics import TopicStatistics, consumers_in, statistics_of
+from .arguments import checked
+from .cluster.core import ATTEMPT_SECONDS, check_response
+from .cluster.routes import TopicRoute
+from .consuming.offsets import QueueOffsets, StartFrom, check_start
 from .errors import (
     GroupInUseError,
     InvalidArgumentError,
@@ -71,13 +76,8 @@ from .errors import (
     RefusedError,
     refusal,
 )
-from .groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
-from .lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, message_by_id, messages_by_key
 from .messages import MessageQueue, ReceivedMessage
-from .offsets import QueueOffsets, StartFrom, check_start
-from .routes import TopicRoute
 from .tls import Tls
-from .topic_statistics import TopicStatistics, consumers_in, statistics_of
 
 BodyT = TypeVar("BodyT")
 

@@ -259,9 +259,14 @@ def _find_wrong_field(fields: Mapping[str, Check], parts: Iterable[object]) -> W
 
 def _wrap_call(call: Callable[Params, ReturnT]) -> Callable[Params, ReturnT | Coroutine[Any, Any, ReturnT]]:
     hints = get_type_hints(call)
-    positional = [(name, check_of(hints[name])) for name in list(inspect.signature(call).parameters)[1:]]
+    parameters = list(inspect.signature(call).parameters.values())[1:]
+    positional = [(each.name, check_of(hints[each.name])) for each in parameters if each.kind != each.VAR_KEYWORD]
     by_name = dict(positional)
-    if not positional:
+    for each in parameters:
+        if each.kind == each.VAR_KEYWORD:
+            (options,) = get_args(hints[each.name])
+            by_name.update((name, check_of(hint)) for name, hint in get_type_hints(options).items())
+    if not by_name:
         return call
 
     def check_all(args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:

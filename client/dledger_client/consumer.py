@@ -6,9 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import Final, Generic, Self, Unpack
 
 import msgspec
 
@@ -19,31 +18,31 @@ from dledger_remoting.heartbeat import HeartbeatData
 from dledger_remoting.signatures import Credentials
 
 from . import interception
-from .arguments import above_zero, at_least, checked
-from .assignments import Assignments
-from .connection import Connection
-from .core import ClientCore, new_client_id
+from .arguments import at_least, checked
+from .cluster.connection import Connection
+from .cluster.core import ClientCore, new_client_id
+from .cluster.nameservers import parse_addresses
+from .consuming.assignments import Assignments
+from .consuming.fetcher import PullLimits, QueueFetcher
+from .consuming.flow import FlowControl, FlowReason, ReadAhead
+from .consuming.handling import Handler, Handling
+from .consuming.membership import Membership, heartbeat_of
+from .consuming.offers import Offers, priority_of
+from .consuming.offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore
+from .consuming.questions import QUESTION_CODES, RESET_CODES, OperatorQuestions, described, take_reset
+from .consuming.rebalance import strategy_named
+from .consuming.retries import RetrySender
+from .consuming.settlements import Settlements
+from .consuming.stalls import QueueStall, StallWatch
+from .consuming.takers import Taker, Takers
 from .errors import ClientClosedError, DeadlineError, InvalidArgumentError
-from .fetcher import PullLimits, QueueFetcher
-from .flow import DEFAULT_OUTSTANDING, DEFAULT_OUTSTANDING_BYTES, FlowControl, FlowLimits, FlowReason
-from .handling import Handler, Handling
 from .interception import Caller, ReceiveCall
-from .membership import Membership, heartbeat_of
 from .messages import Codec, MessageQueue, ReceivedMessage, Settlement, T, decoded, delivered, queues_in
-from .nameservers import parse_addresses
 from .namespaces import Namespace
-from .offers import Offers, Priority, priority_of
-from .offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore, StartFrom, check_start
-from .questions import QUESTION_CODES, OperatorQuestions, described
-from .rebalance import Strategy, StrategyName, strategy_named
-from .resets import RESET_CODES, take_request
-from .retries import RetrySender
-from .settlements import Settlements
-from .stalls import QueueStall, StallWatch
+from .sending.tracing import DEFAULT_MAX_TRACES, tracer
+from .settings import ConsumerSettings, Delivery, SettingsByName, Sharing, TimeLimits
 from .subscriptions import Filter, filters_by_topic, subscriptions_of
-from .takers import CLOSE_TIMEOUT_SECONDS, Taker, Takers
 from .tls import Tls
-from .tracing import DEFAULT_MAX_TRACES, tracer
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +73,7 @@ class PushConsumer(Generic[T]):
     `subscriptions` is a topic or several, to which `filter` applies: tags (`"a || b"`), `Sql("amount > 100")` or a
     `ClassFilter`. It may also be a mapping of topics to their filters. With a `handler`, `concurrency` messages are
     handled at the same time. An exception gives the message back. It then comes again later, at most
-    `max_reconsume_times` times, or as often as the group's settings say. After that it goes to the topic
-    `%DLQ%<group>`. With `orderly`, messages of one queue are handled one after another. A failed message is then tried
-    again before its successors, by default 16 times.
+    `max_reconsume_times` times. After that it goes to the topic `%DLQ%<group>`.
 
     A message is not acknowledged until its taker finishes it. There are three ways. A handler returns. A task that took
     the message from the iterator asks for the next one. The application calls `message.ack()` or `message.retry()`,
@@ -85,20 +82,11 @@ class PushConsumer(Generic[T]):
     end, the lowest offset that is not acknowledged is committed for each queue. So nothing is skipped, and messages in
     work when a consumer dies come again.
 
-    `start_from` is the start of a group that has committed nothing: `"first"`, `"last"`, or a time in ms. With
-    `broadcast` every member reads everything; its offsets are kept in `offset_file`, and failed messages are not given
-    back. If nobody takes or finishes a queue's messages for `warn_after` seconds, the queue is logged, at that
-    interval, and counted (`stalled`). `queue_locks` makes an orderly consumer lock its queues, as `OrderlyConsumer`
-    describes. `trace` and `max_traces` are those of `Producer`; traces say when work on each message began and how it
-    ended. A message whose body cannot be read stops its queue and is logged; with `keep_unreadable` it comes with a
-    `fault`.
+    Further settings are in groups (module `settings`): `delivery`, `sharing`, `read_ahead` and `times`. Each setting
+    may also be given by its own name, instead of in its group: `orderly=True` is `delivery=Delivery(orderly=True)`.
 
-    A queue is read ahead of the work on it, up to `max_outstanding` messages, `max_outstanding_bytes` bytes of bodies
-    and `max_span` offsets. All queues of a topic together are limited by `max_topic_outstanding` and `max_topic_bytes`
-    (module `flow`). `strategy` shares the queues among the members (module `rebalance`). With `priority=True` messages
-    of queues with higher ids come first, and messages of lower ids once these queues are drained. A function can return
-    another priority for a queue. Names of topics and groups are those within `namespace`, if there is one; queues have
-    the names that brokers know.
+    `trace` and `max_traces` are those of `Producer`; traces say when work on each message began and how it ended. Names
+    of topics and groups are those within `namespace`, if there is one; queues have the names that brokers know.
 
     With a `codec` (`dledger_client.codecs`) each message has a `value`. A message whose body does not decode is not
     handed out. It is logged, and counts as failed: it comes again, and becomes a dead letter in the end. A consumer
@@ -114,80 +102,59 @@ class PushConsumer(Generic[T]):
         *,
         filter: Filter = SUBSCRIBE_ALL,  # noqa: A002 -- as all consumers have it
         concurrency: int = 20,
-        auto_ack: bool = True,
-        orderly: bool = False,
-        start_from: StartFrom = "first",
-        strategy: StrategyName | Strategy = "average",
-        broadcast: bool = False,
-        offset_file: Path | None = None,
-        max_reconsume_times: int | None = None,
-        pull_batch_size: int = 32,
-        max_outstanding: int = DEFAULT_OUTSTANDING,
-        max_outstanding_bytes: int = DEFAULT_OUTSTANDING_BYTES,
-        max_span: int | None = None,
-        max_topic_outstanding: int | None = None,
-        max_topic_bytes: int | None = None,
-        priority: bool | Priority = False,
+        codec: Codec[T] | None = None,
+        delivery: Delivery | None = None,
+        sharing: Sharing | None = None,
+        read_ahead: ReadAhead | None = None,
+        times: TimeLimits | None = None,
         namespace: str | None = None,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
-        start_timeout: float | None = 10.0,
-        close_timeout: float = CLOSE_TIMEOUT_SECONDS,
-        warn_after: float = 60.0,
         client_id: str | None = None,
-        queue_locks: bool = False,
         trace: bool | str = False,
         max_traces: int = DEFAULT_MAX_TRACES,
-        keep_unreadable: bool = False,
-        codec: Codec[T] | None = None,
+        **options: Unpack[SettingsByName],
     ) -> None:
-        at_least(1, concurrency=concurrency, pull_batch_size=pull_batch_size)
-        at_least(0, max_reconsume_times=max_reconsume_times, close_timeout=close_timeout)
-        above_zero(start_timeout=start_timeout, warn_after=warn_after)
-        if broadcast != (offset_file is not None):
-            raise InvalidArgumentError("offset_file belongs to broadcast consumers, which keep their offsets in it")
-        if queue_locks and (broadcast or not orderly):
-            raise InvalidArgumentError("queue_locks are for orderly consumers that share their queues")
+        at_least(1, concurrency=concurrency)
+        settings = ConsumerSettings.gathered(delivery, sharing, read_ahead, times, options)
+        self._settings = settings
         self._name_servers = parse_addresses(name_servers)
         self._namespace = Namespace.named(namespace)
         self._credentials = credentials
         self._tls = tls
         self._group = self._namespace.full(group)
+        is_broadcast = settings.sharing.broadcast
         self._subscriptions = subscriptions_of(
-            self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not broadcast
+            self._namespace, self._group, filters_by_topic(subscriptions, filter), with_retries=not is_broadcast
         )
         self._codec = codec
         self._concurrency = concurrency
-        self._auto_ack = auto_ack
-        self._orderly = orderly
-        self._queue_locks = queue_locks
-        self._start_from = check_start(start_from)
-        self._strategy = None if broadcast else strategy_named(strategy)
-        self._offset_file = offset_file
-        self._max_reconsume_times = max_reconsume_times
-        self._priority = priority_of(priority)
+        self._strategy = None if is_broadcast else strategy_named(settings.sharing.strategy)
+        self._priority = priority_of(settings.delivery.priority)
         self._limits = PullLimits(
-            max_messages=pull_batch_size, finds_end=self._priority is not None, keep_unreadable=keep_unreadable
+            max_messages=settings.read_ahead.pull_batch_size,
+            finds_end=self._priority is not None,
+            keep_unreadable=settings.delivery.keep_unreadable,
         )
-        self._flow = FlowControl(
-            FlowLimits(max_outstanding, max_outstanding_bytes, max_span, max_topic_outstanding, max_topic_bytes).check()
-        )
-        self._start_timeout = start_timeout
-        self._close_timeout = close_timeout
-        self._warn_after = warn_after
+        self._flow = FlowControl(settings.read_ahead)
         self._client_id = client_id or new_client_id()
         self._tracer = tracer(trace, max_traces)
-        self._caller = Caller(self._client_id, group, namespace or "", self._name_servers, is_broadcast=broadcast)
+        self._caller = Caller(self._client_id, group, namespace or "", self._name_servers, is_broadcast=is_broadcast)
         self._handling = (
             None
             if handler is None
-            else Handling(self._caller, handler, codec, auto_ack=auto_ack, is_broadcast=broadcast)
+            else Handling(self._caller, handler, codec, auto_ack=settings.delivery.auto_ack, is_broadcast=is_broadcast)
         )
 
         self._running: _Running | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._takers = Takers()
         self._close_task: asyncio.Task[None] | None = None
+
+    @property
+    def settings(self) -> ConsumerSettings:
+        """The settings in groups, with the defaults of those that were not given."""
+        return self._settings
 
     @property
     def client_id(self) -> str:
@@ -249,6 +216,7 @@ class PushConsumer(Generic[T]):
         """
         if self._running is not None:
             raise ClientClosedError("the consumer has been started before; make another one")
+        delivery, sharing = self._settings.delivery, self._settings.sharing
         core = ClientCore(
             self._name_servers,
             client_id=self._client_id,
@@ -259,8 +227,8 @@ class PushConsumer(Generic[T]):
             tls=self._tls,
         )
         store: OffsetStore = BrokerOffsetStore(core, self._group)
-        if self._offset_file is not None:
-            store = FileOffsetStore(self._offset_file)
+        if sharing.offset_file is not None:
+            store = FileOffsetStore(sharing.offset_file)
         membership = Membership(core, self._group, list(self._subscriptions), self._strategy)
         assignments = Assignments(
             core,
@@ -268,25 +236,27 @@ class PushConsumer(Generic[T]):
             self._subscriptions,
             membership,
             store,
-            start_from=self._start_from,
+            start_from=sharing.start_from,
             limits=self._limits,
             flow=self._flow,
             on_messages=self._offer,
             settle=self._settle,
-            in_order=self._orderly,
-            with_locks=self._queue_locks,
+            in_order=delivery.orderly,
+            with_locks=delivery.queue_locks,
         )
-        offers = Offers(assignments, self._group, orderly=self._orderly, priority=self._priority, tracer=self._tracer)
+        offers = Offers(
+            assignments, self._group, orderly=delivery.orderly, priority=self._priority, tracer=self._tracer
+        )
         settlements = Settlements(
             assignments,
             offers,
-            RetrySender(core, self._caller, self._group, self._max_reconsume_times),
+            RetrySender(core, self._caller, self._group, delivery.max_reconsume_times),
             core,
-            in_order=self._orderly,
+            in_order=delivery.orderly,
             is_broadcast=self._strategy is None,
-            max_reconsume_times=self._max_reconsume_times,
+            max_reconsume_times=delivery.max_reconsume_times,
         )
-        stalls = StallWatch(self._client_id, assignments.watched, self._warn_after)
+        stalls = StallWatch(self._client_id, assignments.watched, self._settings.times.warn_after)
         questions = self._make_operator_questions(assignments)
         self._running = _Running(core, assignments, membership, offers, settlements, stalls, questions)
         await self._await_name_server(core)
@@ -302,7 +272,7 @@ class PushConsumer(Generic[T]):
             ]
 
     def _make_operator_questions(self, assignments: Assignments) -> OperatorQuestions:
-        consumer_data = self._heartbeat().consumer_data_set[0]
+        consumer_data, delivery = self._heartbeat().consumer_data_set[0], self._settings.delivery
         return OperatorQuestions(
             self._group,
             self._namespace,
@@ -310,17 +280,17 @@ class PushConsumer(Generic[T]):
             assignments.fetchers,
             subscriptions=consumer_data.subscription_data_set,
             properties=described(
-                self._name_servers, consumer_data.consume_type, concurrency=self._concurrency, in_order=self._orderly
+                self._name_servers, consumer_data.consume_type, concurrency=self._concurrency, in_order=delivery.orderly
             ),
-            in_order=self._orderly,
-            auto_ack=self._auto_ack,
+            in_order=delivery.orderly,
+            auto_ack=delivery.auto_ack,
         )
 
     async def _await_name_server(self, core: ClientCore) -> None:
-        if self._start_timeout is None:
+        if self._settings.times.start_timeout is None:
             return
         try:
-            await core.name_servers.check(core.loop.time() + self._start_timeout)
+            await core.name_servers.check(core.loop.time() + self._settings.times.start_timeout)
         except BaseException:
             await core.close()
             raise
@@ -375,7 +345,7 @@ class PushConsumer(Generic[T]):
     def __anext__(self) -> Coroutine[None, None, ReceivedMessage[T]]:
         taker = asyncio.current_task()  # the task that calls, even if another task then awaits: `takers` says why
         message = self._takers.finish(taker)
-        if message is not None and self._auto_ack:
+        if message is not None and self._settings.delivery.auto_ack:
             message.ack()
         return self._next_message_for(taker)
 
@@ -473,7 +443,7 @@ class PushConsumer(Generic[T]):
 
     async def _finish_work(self, running: _Running, closer: asyncio.Task[object] | None) -> None:
         try:
-            async with asyncio.timeout(self._close_timeout):
+            async with asyncio.timeout(self._settings.times.close_timeout):
                 if self._handling is not None:
                     await asyncio.wait(self._workers)
                     await running.assignments.idle()
@@ -505,14 +475,14 @@ class PushConsumer(Generic[T]):
             self._group,
             self._subscriptions,
             broadcast=self._strategy is None,
-            from_first=self._start_from != "last",
+            from_first=self._settings.sharing.start_from != "last",
         )
 
     def _on_request(self, connection: Connection, command: RemotingCommand) -> bool:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._require_started().assignments.rebalance_soon()
         elif command.code in RESET_CODES:
-            return take_request(connection, command, self._group, self._require_started().assignments)
+            return take_reset(connection, command, self._group, self._require_started().assignments)
         elif command.code in QUESTION_CODES:
             self._require_started().questions.take(connection, command)
         else:

@@ -11,17 +11,17 @@ from dledger_remoting.signatures import Credentials
 
 from .arguments import checked
 from .consumer import PushConsumer
-from .flow import FlowReason
-from .handling import Handler
+from .consuming.flow import FlowReason
+from .consuming.handling import Handler
+from .consuming.offers import Priority
+from .consuming.offsets import StartFrom
+from .consuming.rebalance import Strategy, StrategyName
+from .consuming.stalls import QueueStall
+from .consuming.takers import CLOSE_TIMEOUT_SECONDS
 from .messages import Codec, MessageQueue, ReceivedMessage, T
-from .offers import Priority
-from .offsets import StartFrom
-from .rebalance import Strategy, StrategyName
-from .stalls import QueueStall
+from .sending.tracing import DEFAULT_MAX_TRACES
 from .subscriptions import Filter
-from .takers import CLOSE_TIMEOUT_SECONDS
 from .tls import Tls
-from .tracing import DEFAULT_MAX_TRACES
 
 
 @checked

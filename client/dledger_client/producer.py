@@ -24,24 +24,24 @@ from dledger_remoting.traces import DEFAULT_REGION, RecallTrace, Trace
 
 from . import interception
 from .arguments import above_zero, at_least, checked
-from .batches import encoded_batch, parts_of, results_of
-from .connection import Connection
-from .core import ClientCore, new_client_id
-from .deliveries import Deliveries
+from .cluster.connection import Connection
+from .cluster.core import ClientCore, new_client_id
+from .cluster.nameservers import parse_addresses
+from .cluster.surroundings import wall_ms
 from .errors import ClientClosedError, InvalidArgumentError
 from .interception import Caller, ReceiveCall, SendCall, SendOperation
-from .lanes import refuse_two_choices
 from .messages import Codec, Message, MessageQueue, ReceivedMessage, T, encoded, message_of
-from .nameservers import parse_addresses
 from .namespaces import Namespace
-from .outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
 from .replies import Reply, RequestsThatWait, asked_by, in_time, pass_reply_on
 from .results import SendResult
-from .sender import Sender
-from .surroundings import wall_ms
+from .sending.batches import encoded_batch, parts_of, results_of
+from .sending.deliveries import Deliveries
+from .sending.lanes import refuse_two_choices
+from .sending.outgoing import COMPRESS_OVER_BYTES, MAX_BATCH_BYTES, OutgoingEncoder, validate_destination
+from .sending.sender import Sender
+from .sending.tracing import DEFAULT_MAX_TRACES, tracer
+from .sending.window import CallsUnderWay, InFlightWindow
 from .tls import Tls
-from .tracing import DEFAULT_MAX_TRACES, tracer
-from .window import CallsUnderWay, InFlightWindow
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Default time limit of a call in seconds. A group replaces its leader in less: a failover is a delay, no error."""

@@ -23,16 +23,16 @@ from dledger_remoting.topics import validate_group
 
 from . import interception
 from .arguments import above_zero, at_least, checked
-from .core import ClientCore
-from .empty_answers import EmptyAnswers, Placed
+from .cluster.core import ClientCore
+from .cluster.nameservers import parse_addresses
+from .consuming.empty_answers import EmptyAnswers, Placed
+from .consuming.fetcher import MIN_PAUSE_SECONDS, pull
+from .consuming.offsets import Creations, Position, QueueOffsets
+from .consuming.pauses import Pauses
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
-from .fetcher import MIN_PAUSE_SECONDS, pull
 from .interception import Caller, ReceiveCall
 from .messages import Codec, MessageQueue, ReceivedMessage, T, decoded, queues_in
-from .nameservers import parse_addresses
 from .namespaces import Namespace
-from .offsets import Creations, Position, QueueOffsets
-from .pauses import Pauses
 from .subscriptions import Filter, subscription
 from .tls import Tls
 

@@ -28,11 +28,11 @@ from dledger_remoting.properties import (
 )
 from dledger_remoting.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, reply_topic
 
-from .connection import Connection
-from .core import ClientCore
+from .cluster.connection import Connection
+from .cluster.core import ClientCore
 from .errors import ConnectError, DeadlineError, InvalidArgumentError
 from .messages import ReceivedMessage
-from .wire import Outgoing
+from .sending.wire import Outgoing
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger_remoting.headers import SendMessageResponseHeader
-
-from .wire import Outgoing
-
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Place of an acknowledged message.
@@ -32,35 +28,3 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     remembered: bool | None = None
     repeated: bool = False
     perhaps_twice: bool = False
-
-
-def results_in(
-    outgoing: Outgoing,
-    broker_group: str,
-    placement: SendMessageResponseHeader,
-    *,
-    replicated: bool,
-    maybe_stored: bool = False,
-) -> list[SendResult]:
-    """Return one result per message of a request; a batch's messages have consecutive queue offsets.
-
-    `maybe_stored` says that an earlier attempt had an unknown outcome.
-    """
-    is_known = outgoing.idempotent and (placement.repeated or placement.remembered is not False)
-    offset_ids = placement.msg_id.split(",")
-    return [
-        SendResult(
-            unique_key,
-            offset_ids[index] if index < len(offset_ids) else "",
-            outgoing.topic,
-            broker_group,
-            placement.queue_id,
-            placement.queue_offset + index,
-            replicated,
-            placement.recall_handle,
-            placement.remembered,
-            bool(placement.repeated),
-            maybe_stored and not is_known,
-        )
-        for index, unique_key in enumerate(outgoing.unique_keys)
-    ]

@@ -30,19 +30,19 @@ from dledger_remoting.topics import validate_group, validate_topic
 
 from . import interception
 from .arguments import above_zero, at_least, checked
-from .core import ClientCore
+from .cluster.core import ClientCore
+from .cluster.nameservers import parse_addresses
+from .cluster.surroundings import wall_ms
+from .consuming.popped import check_point_of, popped_messages
+from .consuming.pops import PATIENCE_SECONDS, Found, Pops
+from .consuming.retries import DEAD_LETTER_LEVEL
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, refusal
 from .interception import Caller, ReceiveCall, SettleCall
 from .messages import Codec, ReceivedMessage, T, delivered, undecoded
-from .nameservers import parse_addresses
 from .namespaces import Namespace
-from .popped import check_point_of, popped_messages
-from .pops import PATIENCE_SECONDS, Found, Pops
-from .retries import DEAD_LETTER_LEVEL
+from .sending.tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
 from .subscriptions import Filter, subscription
-from .surroundings import wall_ms
 from .tls import Tls
-from .tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_INVISIBLE_SECONDS: Final = 30.0

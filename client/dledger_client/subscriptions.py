@@ -14,9 +14,9 @@ from dledger_remoting.filters.tags import SUBSCRIBE_ALL, TagFilter
 from dledger_remoting.heartbeat import SubscriptionData
 from dledger_remoting.topics import retry_topic, validate_group, validate_topic
 
+from .cluster.surroundings import wall_ms
 from .errors import InvalidArgumentError
 from .namespaces import Namespace
-from .surroundings import wall_ms
 
 
 class Sql(msgspec.Struct, frozen=True):

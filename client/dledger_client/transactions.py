@@ -35,16 +35,16 @@ from dledger_remoting.traces import COMMITTED_MESSAGE, DEFAULT_REGION, EndTrace
 from . import interception
 from .arguments import checked
 from .callbacks import check_transaction_check
-from .connection import Connection
+from .cluster.connection import Connection
+from .cluster.surroundings import wall_ms
 from .errors import ClientError, InvalidArgumentError
 from .interception import TransactionCall
 from .messages import Codec, Message, T, encoded
 from .namespaces import Namespace
 from .producer import DEFAULT_TIMEOUT_SECONDS, Producer
 from .results import SendResult
-from .surroundings import wall_ms
+from .sending.tracing import DEFAULT_MAX_TRACES
 from .tls import Tls
-from .tracing import DEFAULT_MAX_TRACES
 
 logger = logging.getLogger(__name__)
 

@@ -264,9 +264,9 @@ class RowSender:
             unique_key=identity,
         )
         if identity is not None:
-            self._check_remembered(result)
+            self.check_remembered(result)
 
-    def _check_remembered(self, result: SendResult) -> None:
+    def check_remembered(self, result: SendResult) -> None:
         """Count a row that is not remembered. Raises `NotRememberedError` once such a row was sent again."""
         self.taken_for_others += result.repeated or result.remembered is None
         if result.repeated and not self._repeat_reason:

@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         identities = self._check_identities(start)
         ends = self._find_ends(begins, creations_in(start))
         creations = self._merge_creations(start)
-        backlog = {queue: end - self._start_offset(begins, queue, end) for queue, end in ends.items()}
+        backlog = {queue: end - self.start_offset(begins, queue, end) for queue, end in ends.items()}
         total = sum(backlog.values())
         if total == 0 or self._waits_for_more(total, limit):
             known = {**dict.fromkeys(ends, 0), **begins}
@@ -127,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and total > maximum
         ):
             shares = proportional_shares(backlog, maximum)
-            ends = {queue: self._start_offset(begins, queue, end) + shares[queue] for queue, end in ends.items()}
+            ends = {queue: self.start_offset(begins, queue, end) + shares[queue] for queue, end in ends.items()}
         mode = self._choose_mode(start, ends)
         planned = to_json({**begins, **ends}, identities, int(time.time() * 1000), creations, mode)
         # Spark passes the start of every micro-batch except the first.
@@ -162,20 +162,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warn_of_late_repetition(end)
         ranges: dict[Queue, tuple[int, int]] = {}
         for queue, stop in ends.items():
-            begin = self._start_offset(begins, queue, stop)
+            begin = self.start_offset(begins, queue, stop)
             if begin >= stop:
                 continue
             if queue not in bounds:
-                self._report_loss(f"{queue} does not exist any more, offsets {begin} to {stop} were to be read")
+                self.report_loss(f"{queue} does not exist any more, offsets {begin} to {stop} were to be read")
                 continue
             if self._is_of_earlier_topic(queue, creations):
-                self._report_loss(
+                self.report_loss(
                     f"{queue} is of a topic that was made again, {begin} to {stop} of the earlier one were next"
                 )
                 continue
             first, next_offset = bounds[queue]
             if begin < first or stop > next_offset:
-                self._report_loss(
+                self.report_loss(
                     f"offsets {begin} to {stop} of {queue} are not all kept, only {first} to {next_offset}"
                 )
                 begin, stop = max(begin, first), min(stop, next_offset)
@@ -308,16 +308,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue not in bounds and not self._open_cluster().subscribes(queue):
                 self._report_unsubscribed(queue, begin)
             elif queue not in bounds and (self._target is None or begin < self._target.get(queue, begin + 1)):
-                self._report_loss(f"{queue} does not exist any more, offset {begin} was to be read next")
+                self.report_loss(f"{queue} does not exist any more, offset {begin} was to be read next")
                 del begins[queue]
             elif queue in bounds and begin > 0 and self._is_of_earlier_topic(queue, known):
-                self._report_loss(
+                self.report_loss(
                     f"{queue} is of a topic that was made again, offset {begin} of the earlier one was next"
                 )
                 del begins[queue]
                 ends[queue] = 0  # this batch reads nothing of the queue; the next batch begins at its start
             elif queue in bounds and bounds[queue].end < begin:
-                self._report_loss(f"{queue} ends at offset {bounds[queue].end}, but offset {begin} was to be read next")
+                self.report_loss(f"{queue} ends at offset {bounds[queue].end}, but offset {begin} was to be read next")
                 del begins[queue]
             elif queue in ends:
                 ends[queue] = max(ends[queue], begin)
@@ -329,18 +329,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._created.update(((topic, group), created) for topic, created in plan.created.items())
 
     @staticmethod
-    def _start_offset(begins: Mapping[Queue, int], queue: Queue, end: int) -> int:
+    def start_offset(begins: Mapping[Queue, int], queue: Queue, end: int) -> int:
         """Return the offset at which a queue is read: its start if it is new, or if its topic was made again."""
         begin = begins.get(queue, 0)
         return begin if begin <= end else 0
 
+    def reads_to_a_target(self) -> bool:
+        """Return True if the query reads the messages that were there at its start, and then ends."""
+        return self._target is not None
+
     def _waits_for_more(self, total: int, limit: ReadLimit) -> bool:
         minimum = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.min_offsets_per_trigger
-        if minimum is None or total >= minimum or self._target is not None:
+        if minimum is None or total >= minimum or self.reads_to_a_target():
             return False
         return time.monotonic() - self._last_batch_at < self._options.max_trigger_delay_s
 
-    def _report_loss(self, what: str) -> None:
+    def report_loss(self, what: str) -> None:
+        """Log once that messages are gone. Raises `DataLossError` if the query fails on data loss."""
         if self._options.fail_on_data_loss:
             raise DataLossError(what)
         if what not in self._reported:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from dledger_client import Credentials, Tls
-from dledger_client.cluster_calls import decode
-from dledger_client.core import ClientCore, new_client_id
+from dledger_client.administration.cluster_calls import decode
+from dledger_client.cluster.core import ClientCore, new_client_id
+from dledger_client.cluster.routes import TopicRoute
 from dledger_client.errors import NoRouteError, NotFoundError
-from dledger_client.routes import TopicRoute
-from dledger_client.sender import Sender
+from dledger_client.sending.sender import Sender
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.headers import GroupHeader, TopicHeader, encode_ext

@@ -19,8 +19,8 @@ from dledger_base.logs import FORMATS, LogLevels
 from dledger_base.secret import is_private
 from dledger_base.tls_keys import TlsPorts
 from dledger_client import Credentials, Tls
+from dledger_client.cluster.nameservers import parse_addresses
 from dledger_client.errors import InvalidArgumentError
-from dledger_client.nameservers import parse_addresses
 from dledger_remoting.hosts import split_host_port
 from dledger_remoting.record import MAX_MESSAGE_BYTES
 

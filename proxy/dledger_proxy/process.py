@@ -18,7 +18,7 @@ from dledger_base.errors import ConfigError as FileError
 from dledger_base.http import serve_http
 from dledger_base.metrics_page import MetricsPage
 from dledger_base.supervision import supervise
-from dledger_client.connection import Connection
+from dledger_client.cluster.connection import Connection
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 

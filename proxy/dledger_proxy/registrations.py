@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from dledger_base.supervision import supervise
-from dledger_client.connection import Connection
-from dledger_client.core import ATTEMPT_SECONDS, ClientCore, new_client_id
+from dledger_client.cluster.connection import Connection
+from dledger_client.cluster.core import ATTEMPT_SECONDS, ClientCore, new_client_id
+from dledger_client.cluster.routes import TopicRoute
 from dledger_client.errors import ClientError
-from dledger_client.routes import TopicRoute
 from dledger_remoting.codes import LanguageCode, RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.headers import UnregisterClientHeader, encode_ext

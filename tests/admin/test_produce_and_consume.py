@@ -32,7 +32,7 @@ from dledger_client import (
     Sql,
     TopicRoute,
 )
-from dledger_client.outgoing import OutgoingEncoder
+from dledger_client.sending.outgoing import OutgoingEncoder
 from dledger_remoting.errors import GroupNotExist, ServiceNotAvailable
 from dledger_remoting.route import BrokerData
 

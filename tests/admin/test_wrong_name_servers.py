@@ -10,7 +10,7 @@ import pytest
 from command_fakes import refused
 
 from dledger_admin.errors import UNHEALTHY
-from dledger_client import nameservers
+from dledger_client.cluster import nameservers
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"
 ALERT = bytes.fromhex("15030300020246")

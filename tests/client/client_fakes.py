@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
-from dledger_client.connection import Connection
+from dledger_client.cluster.connection import Connection
 from dledger_remoting.batch import decode_batch
 from dledger_remoting.bodies import ConsumerList, TopicList, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode

@@ -16,7 +16,7 @@ async def take(consumer, count):
         async for message in consumer:
             messages.append(message)
             if len(messages) == count:
-                if consumer._auto_ack:  # as a program does before it leaves the loop
+                if consumer.settings.delivery.auto_ack:  # as a program does before it leaves the loop
                     message.ack()
                 return messages
     raise AssertionError("the consumer was closed")

@@ -19,7 +19,7 @@ from dledger_client import (
     RefusedError,
     SendError,
 )
-from dledger_client.routes import queue_of_key
+from dledger_client.cluster.routes import queue_of_key
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import make_response
 

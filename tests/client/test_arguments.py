@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 import pytest
 from client_fakes import fake_cluster
@@ -129,12 +129,13 @@ def public_calls():
 
 
 def parameters_of(cls, name):
-    """Return the parameters of a call by name, with the asynchronous class's options in place of `options`."""
-    found = dict(list(inspect.signature(getattr(cls, name)).parameters.items())[1:])
+    """Return the parameters of a call by name, with the options themselves in place of `options`."""
+    call = getattr(cls, name)
+    found = dict(list(inspect.signature(call).parameters.items())[1:])
     if found.pop("options", None) is not None:
-        of_async = inspect.signature(BLOCKING[cls].__init__).parameters
-        options = inspect.getmodule(cls).__dict__[f"{BLOCKING[cls].__name__.removeprefix('Push')}Options"]
-        found.update((option, of_async[option]) for option in options.__annotations__)
+        (options,) = get_args(get_type_hints(call)["options"])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        found.update((option, inspect.Parameter(option, kind, default=None)) for option in options.__annotations__)
     return found
 
 
@@ -286,6 +287,7 @@ NONSENSE = {
     PushConsumer: {
         "concurrency": 0,
         "max_outstanding": 0,
+        "pull_batch_size": 0,
         "max_reconsume_times": -1,
         "start_timeout": 0,
         "close_timeout": -0.5,

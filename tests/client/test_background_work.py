@@ -9,9 +9,11 @@ import pytest
 from client_fakes import fake_cluster, until
 from consuming import ack
 
-from dledger_client import PushConsumer, assignments, core, routes
-from dledger_client.core import ClientCore
-from dledger_client.offers import Offers
+from dledger_client import PushConsumer
+from dledger_client.cluster import core, routes
+from dledger_client.cluster.core import ClientCore
+from dledger_client.consuming import assignments
+from dledger_client.consuming.offers import Offers
 from dledger_remoting.codes import RequestCode
 
 

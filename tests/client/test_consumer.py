@@ -10,7 +10,7 @@ from client_fakes import fake_cluster, until
 from consuming import ack, fill, pulled, take
 
 from dledger_client import DeadlineError, InvalidArgumentError, MessageQueue, Producer, PushConsumer, Sql
-from dledger_client.offsets import FileOffsetStore, Position
+from dledger_client.consuming.offsets import FileOffsetStore, Position
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.record import SYS_COMPRESSED

@@ -8,8 +8,9 @@ import pytest
 from client_fakes import HandClock, refusing, until
 from consuming import Failing, committed, fetcher_of, fill, take
 
-import dledger_client.settlements
-from dledger_client import PullConsumer, PushConsumer, retries
+import dledger_client.consuming.settlements
+from dledger_client import PullConsumer, PushConsumer
+from dledger_client.consuming import retries
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import parse_properties
@@ -21,7 +22,7 @@ NOT_NOW = ValueError("not this time")
 @pytest.fixture
 def no_pauses(monkeypatch):
     """Let orderly consumers try a failed message again at once."""
-    monkeypatch.setattr(dledger_client.settlements, "pause_seconds", lambda _failures: 0.0)
+    monkeypatch.setattr(dledger_client.consuming.settlements, "pause_seconds", lambda _failures: 0.0)
 
 
 async def test_a_failed_message_goes_to_the_retry_topic_and_comes_back(cluster):
@@ -153,7 +154,7 @@ async def test_a_panic_in_a_handler_counts_as_a_failure(cluster, error):
 async def test_a_failed_message_that_cannot_be_copied_is_delivered_again(
     cluster, properties, orderly, no_pauses, monkeypatch
 ):
-    monkeypatch.setattr(dledger_client.settlements, "_ORDERLY_RECONSUME_TIMES", 1)
+    monkeypatch.setattr(dledger_client.consuming.settlements, "_ORDERLY_RECONSUME_TIMES", 1)
     leader = cluster.group.nodes[0]
 
     async def send(command):

@@ -10,7 +10,8 @@ import pytest
 from client_fakes import HandClock, fake_cluster, refusing, until
 from consuming import AtWork, Share, ack, fill, is_read_anew, pulled, take, topic_queues
 
-from dledger_client import MessageQueue, NoRouteError, Producer, PushConsumer, assignments
+from dledger_client import MessageQueue, NoRouteError, Producer, PushConsumer
+from dledger_client.consuming import assignments
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 

@@ -10,7 +10,7 @@ import pytest
 from client_fakes import FakeCluster, HandClock, answer_to_pop, answering, fake_cluster, until
 
 from dledger_client import NoBrokerError, SimpleConsumer
-from dledger_client.core import ATTEMPT_SECONDS
+from dledger_client.cluster.core import ATTEMPT_SECONDS
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, make_response
 from dledger_remoting.headers import encode_ext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger_client.wire import Outgoing, send_frame
+from dledger_client.sending.wire import Outgoing, send_frame
 from dledger_remoting.command import decode_command
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, Credentials, signature_of

@@ -7,8 +7,8 @@ from client_fakes import fake_cluster, until
 from consuming import ack, fill, take
 
 from dledger_client import PushConsumer
-from dledger_client.flow import FlowControl, FlowLimits
-from dledger_client.progress import QueueProgress
+from dledger_client.consuming.flow import FlowControl, ReadAhead
+from dledger_client.consuming.progress import QueueProgress
 
 
 def fetcher_of(consumer, queue_id=0):
@@ -93,10 +93,10 @@ async def test_finished_messages_behind_an_unfinished_one_count_only_for_the_spa
 
 
 def test_the_smaller_limit_of_queue_and_topic_applies():
-    control = FlowControl(FlowLimits(max_outstanding=10, max_topic_outstanding=100))
+    control = FlowControl(ReadAhead(max_outstanding=10, max_topic_outstanding=100))
     progress = QueueProgress(0)
     for offset in range(10):
         assert control.reason(progress, queues=1) is None
         progress.deliver(offset, 4)
     assert control.reason(progress, queues=1) == "count"
-    assert FlowControl(FlowLimits(max_topic_outstanding=3)).reason(QueueProgress(0), queues=8) is None, "at least one"
+    assert FlowControl(ReadAhead(max_topic_outstanding=3)).reason(QueueProgress(0), queues=8) is None, "at least one"

@@ -387,6 +387,6 @@ async def test_without_an_interceptor_nothing_of_the_seam_is_called(cluster, pro
             await handled.wait()
         finally:
             sys.setprofile(None)
-    roads = {"sender": "deliver", "handling": "_work", "pull": "_pull", "simple": "_acknowledge"}
+    roads = {"sending.sender": "deliver", "consuming.handling": "_work", "pull": "_pull", "simple": "_acknowledge"}
     assert {(f"dledger_client.{module}", name) for module, name in roads.items()} <= called
     assert [name for module, name in called if module == "dledger_client.interception"] == []

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from client_fakes import CLOSE, answering, fake_cluster, refusing, until
 
-import dledger_client.settlements
+import dledger_client.consuming.settlements
 from dledger_client import InvalidArgumentError, Message, Producer, PushConsumer, RefusedError, SendError
-from dledger_client.retries import level_of
-from dledger_client.routes import queue_of_key
+from dledger_client.cluster.routes import queue_of_key
+from dledger_client.consuming.retries import level_of
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import TIMER_DELAY_MS, TIMER_DELIVER_MS, parse_properties
@@ -172,7 +172,7 @@ async def test_a_message_is_given_back_for_as_long_as_its_consumer_asks(cluster,
 
 async def test_a_consumer_that_keeps_order_waits_in_its_place(cluster, monkeypatch):
     """The pause after a failure is long here, so the test passes only if the requested delay is used."""
-    monkeypatch.setattr(dledger_client.settlements, "pause_seconds", lambda _failures: 1000.0)
+    monkeypatch.setattr(dledger_client.consuming.settlements, "pause_seconds", lambda _failures: 1000.0)
     for number in range(2):
         cluster.group.store("T", 0, b"%d" % number)
     seen = []

@@ -9,7 +9,7 @@ import pytest
 from client_fakes import CLOSE, HandClock, fake_cluster, refusing, until
 
 from dledger_client import Producer
-from dledger_client.leader_search import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
+from dledger_client.cluster.leader_search import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
 from dledger_remoting.codes import RequestCode, ResponseCode
 
 CLUSTER = {"groups": 2, "nodes": 1}

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from client_fakes import HandClock
 
-from dledger_client.leaders import PROBE_INTERVAL_SECONDS, BrokerGroup
+from dledger_client.cluster.leaders import PROBE_INTERVAL_SECONDS, BrokerGroup
 
 
 def group_of_three() -> BrokerGroup:

@@ -8,7 +8,7 @@ import pytest
 from client_fakes import fake_cluster, refusing, until
 
 from dledger_client import InvalidArgumentError, Message, Producer, PushConsumer, SendError
-from dledger_client.tracing import MAX_BATCH_TRACES, Tracer, tracer
+from dledger_client.sending.tracing import MAX_BATCH_TRACES, Tracer, tracer
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.compression import decompress
 from dledger_remoting.properties import parse_properties
@@ -96,7 +96,7 @@ async def test_a_send_neither_waits_nor_fails_while_traces_cannot_be_sent(caplog
 
 
 async def test_a_close_waits_briefly_for_traces_and_drops_the_others(monkeypatch):
-    monkeypatch.setattr("dledger_client.tracing.CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr("dledger_client.sending.tracing.CLOSE_SECONDS", 0.01)
     unsent = Tracer(TRACE_TOPIC, 5)
     unsent.add(DeliveryTrace(1, "R", "CG", "r", "ID", 0, ""))
     await unsent.close()

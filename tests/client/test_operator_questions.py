@@ -12,8 +12,8 @@ from consuming import fill, take
 
 from dledger_client import Interceptor, PushConsumer, interception
 from dledger_client.codecs import JsonCodec
+from dledger_client.consuming.questions import MAX_AT_ONCE
 from dledger_client.messages import Decoding
-from dledger_client.questions import MAX_AT_ONCE
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command
 from dledger_remoting.fastjson import to_standard_json

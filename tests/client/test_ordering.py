@@ -8,7 +8,7 @@ from itertools import count
 from client_fakes import CLOSE, fake_cluster, refusing
 
 from dledger_client import Message, Producer, SendError
-from dledger_client.routes import queue_of_key
+from dledger_client.cluster.routes import queue_of_key
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 

@@ -11,8 +11,9 @@ from client_fakes import FakeCluster, until
 from consuming import AtWork, Share, fill, topic_queues
 
 import dledger_client.consumer
-import dledger_client.settlements
-from dledger_client import OrderlyConsumer, SyncConsumer, locks
+import dledger_client.consuming.settlements
+from dledger_client import OrderlyConsumer, SyncConsumer
+from dledger_client.consuming import locks
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand, make_response
 
@@ -189,7 +190,7 @@ async def test_a_queue_is_read_from_its_committed_offset_after_a_lost_lock(clust
 @pytest.mark.parametrize("takes_back", [False, True])
 async def test_a_failing_message_is_tried_in_its_place_and_at_last_put_aside(cluster, brokers, monkeypatch, takes_back):
     """A broker that takes it back gets the level of dead letters: it has not counted this consumer's own attempts."""
-    monkeypatch.setattr(dledger_client.settlements, "pause_seconds", lambda _failures: 0.0)
+    monkeypatch.setattr(dledger_client.consuming.settlements, "pause_seconds", lambda _failures: 0.0)
     fill(cluster, 2)
     seen = []
     if takes_back:

@@ -9,7 +9,7 @@ from client_fakes import fake_cluster, until
 from consuming import fill, pulled, take
 
 from dledger_client import MessageQueue, OrderlyConsumer, PullConsumer, PushConsumer
-from dledger_client.pauses import Pauses
+from dledger_client.consuming.pauses import Pauses
 
 CLUSTER = {"topics": {"T": 2}}
 FIRST, SECOND = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)

@@ -10,7 +10,7 @@ import pytest
 from client_fakes import CLOSE, HandClock, fake_cluster, refusing, until
 
 from dledger_client import Admin, ClientClosedError, InvalidArgumentError, Message, MessageQueue, Producer, SendError
-from dledger_client.leaders import PROBE_INTERVAL_SECONDS
+from dledger_client.cluster.leaders import PROBE_INTERVAL_SECONDS
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import make_response
 from dledger_remoting.properties import parse_properties

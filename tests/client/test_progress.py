@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dledger_client.progress import QueueProgress
+from dledger_client.consuming.progress import QueueProgress
 
 steps = st.lists(
     st.one_of(

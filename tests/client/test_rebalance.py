@@ -17,7 +17,7 @@ from dledger_client import (
     allocate_circle,
     allocate_consistent_hash,
 )
-from dledger_client.rebalance import STRATEGIES
+from dledger_client.consuming.rebalance import STRATEGIES
 
 JAVA = json.loads((Path(__file__).parent / "java_strategies.json").read_text())
 """Shares by the strategies of RocketMQ's Java client, equal in 5.3.3 and 4.9.8, as places in the sorted queues."""

@@ -9,9 +9,9 @@ import pytest
 from client_fakes import FakeNameServer, HandClock, fake_cluster, until
 
 from dledger_client import ClientClosedError, InvalidArgumentError, NoNameServerError, Producer
-from dledger_client import routes as routes_module
-from dledger_client.core import ClientCore
-from dledger_client.nameservers import parse_addresses
+from dledger_client.cluster import routes as routes_module
+from dledger_client.cluster.core import ClientCore
+from dledger_client.cluster.nameservers import parse_addresses
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import make_response
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_client import Decision, OpenTransaction, TransactionProducer
-from dledger_client.connection import Connection
+from dledger_client.cluster.connection import Connection
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command
 from dledger_remoting.headers import EndTransactionHeader, decode_ext

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dledger_client.assignments import Assignments
-from dledger_client.connection import Connection
-from dledger_client.core import ClientCore
+from dledger_client.cluster.connection import Connection
+from dledger_client.cluster.core import ClientCore
+from dledger_client.consuming.assignments import Assignments
+from dledger_client.consuming.questions import take_reset
 from dledger_client.messages import MessageQueue
 from dledger_client.replies import Reply, RequestsThatWait
-from dledger_client.resets import take_request
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, decode_command
 from dledger_remoting.frame import FrameDecoder
@@ -100,7 +100,7 @@ class Asked:
         self.wire, self.reading = Wire(), Reading()
         command = RemotingCommand(code, opaque=7, ext=dict(ext), body=body)
         assignments, connection = cast(Assignments, self.reading), cast(Connection, self.wire)
-        self.is_taken = take_request(connection, command, "CG", assignments)
+        self.is_taken = take_reset(connection, command, "CG", assignments)
         self.answers = list(self.wire.answers())
 
 

@@ -5,9 +5,9 @@ from contextvars import copy_context
 from random import Random
 
 from dledger_client import Message
-from dledger_client.core import new_client_id
-from dledger_client.outgoing import OutgoingEncoder
-from dledger_client.surroundings import Surroundings, use, wall_ms, workers
+from dledger_client.cluster.core import new_client_id
+from dledger_client.cluster.surroundings import Surroundings, use, wall_ms, workers
+from dledger_client.sending.outgoing import OutgoingEncoder
 
 
 class Directly:

@@ -41,9 +41,9 @@ from dledger_client import (
     SyncSimpleConsumer,
     SyncTransactionProducer,
     TransactionProducer,
-    forks,
 )
 from dledger_client.blocking import Blocking, ClosedAfterUse, evaluate
+from dledger_client.cluster import forks
 from dledger_remoting.codes import RequestCode
 from tests.waiting import wait_until
 

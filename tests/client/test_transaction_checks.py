@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from dledger_client import Decision, OpenTransaction, TransactionProducer
-from dledger_client.connection import Connection
+from dledger_client.cluster.connection import Connection
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.headers import CheckTransactionHeader, encode_ext

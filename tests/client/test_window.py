@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dledger_client.window import InFlightWindow
+from dledger_client.sending.window import InFlightWindow
 
 
 async def test_requests_and_bytes_are_bounded_and_waiters_served_in_order():

@@ -16,10 +16,10 @@ from dledger_client import (
     SendError,
     SilentServerError,
     WrongServerError,
-    nameservers,
 )
-from dledger_client.connection import ConnectionPool
-from dledger_client.nameservers import _ATTEMPT_DELAY_SECONDS, FIRST_ANSWER_SECONDS, NameServers
+from dledger_client.cluster import nameservers
+from dledger_client.cluster.connection import ConnectionPool
+from dledger_client.cluster.nameservers import _ATTEMPT_DELAY_SECONDS, FIRST_ANSWER_SECONDS, NameServers
 from dledger_remoting.codes import RequestCode
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"

@@ -29,7 +29,7 @@ from dledger_broker.frontend.listener import Listener
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Read
-from dledger_client.connection import Connection
+from dledger_client.cluster.connection import Connection
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.connection import Connection as NameServerConnection
 from dledger_namesrv.metrics import NameServerCounters

@@ -20,9 +20,9 @@ from dledger_client import (
     SendError,
     TlsError,
 )
-from dledger_client.connection import split_address
-from dledger_client.leaders import LEADER_ID
-from dledger_client.nameservers import parse_addresses
+from dledger_client.cluster.connection import split_address
+from dledger_client.cluster.leaders import LEADER_ID
+from dledger_client.cluster.nameservers import parse_addresses
 from dledger_remoting.codes import ResponseCode
 
 from ..errors import AdminError

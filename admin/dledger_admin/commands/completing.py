@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 import click
 
 from dledger_client import Admin
-from dledger_client.connection import split_address
-from dledger_client.nameservers import parse_addresses
+from dledger_client.cluster.connection import split_address
+from dledger_client.cluster.nameservers import parse_addresses
 
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from dledger_client import Admin, Producer, ReceivedMessage
-from dledger_client.lookups import MAX_MESSAGES_BY_KEY
+from dledger_client.administration.lookups import MAX_MESSAGES_BY_KEY
 from dledger_remoting.topics import TRACE_TOPIC
 
 from ..help import HelpGroup

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import click
 
 from dledger_client import ClientError
-from dledger_client.nameservers import parse_addresses
+from dledger_client.cluster.nameservers import parse_addresses
 
 from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
 from ..cluster.starting import START_TIMEOUT_S

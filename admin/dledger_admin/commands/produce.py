@@ -16,8 +16,8 @@ import click
 import msgspec
 
 from dledger_client import ClientError, InvalidArgumentError, Message, MessageQueue, Producer, SendError, SendResult
-from dledger_client.outgoing import OutgoingEncoder
 from dledger_client.producer import DEFAULT_TIMEOUT_SECONDS
+from dledger_client.sending.outgoing import OutgoingEncoder
 from dledger_remoting.record import MAX_MESSAGE_BYTES
 
 from ..errors import AdminError, WrongUsageError

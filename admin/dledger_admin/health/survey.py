@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from dledger_client import ClientError, Credentials, RefusedError, Tls
-from dledger_client.core import ClientCore, check_response
-from dledger_client.nameservers import NameServers
+from dledger_client.cluster.core import ClientCore, check_response
+from dledger_client.cluster.nameservers import NameServers
 from dledger_remoting.bodies import KVTable, decode_fastjson_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand

@@ -26,7 +26,7 @@ from dledger_client import (
     ReceivedMessage,
     SendError,
 )
-from dledger_client.lookups import MAX_MESSAGES_BY_KEY
+from dledger_client.administration.lookups import MAX_MESSAGES_BY_KEY
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.topics import DLQ_PREFIX, dead_letter_topic, is_dead_letter_topic
 

@@ -10,19 +10,19 @@ from typing import Final
 
 import msgspec
 
-from dledger_client import tracing
+from dledger_client.consuming.offsets import FileOffsetStore
+from dledger_client.consuming.progress import QueueProgress
 from dledger_client.messages import MessageQueue
-from dledger_client.offsets import FileOffsetStore
-from dledger_client.progress import QueueProgress
 from dledger_client.results import SendResult
-from dledger_client.wire import Outgoing
+from dledger_client.sending import tracing
+from dledger_client.sending.wire import Outgoing
 from dledger_remoting.ids import offset_message_id, parse_offset_message_id
 from dledger_remoting.traces import SendTrace
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE: Final = Catalogue("client")
 
-_real_traces = tracing._traces_of_send  # noqa: SLF001 - what is patched is what is private
+_real_traces = tracing.traces_of_send
 _real_open = FileOffsetStore.__init__
 
 
@@ -46,7 +46,7 @@ def _shift_message_id(message_id: str) -> str:
 CATALOGUE.add(
     "trace-of-another-place",
     "the trace of a send names the same place as the answer",
-    (tracing, "_traces_of_send", _trace_next_byte),
+    (tracing, "traces_of_send", _trace_next_byte),
 )
 
 
@@ -60,7 +60,7 @@ def _trace_all_as_stored(
 CATALOGUE.add(
     "failed-send-traced-as-stored",
     "the trace of a failed send says that the send failed",
-    (tracing, "_traces_of_send", _trace_all_as_stored),
+    (tracing, "traces_of_send", _trace_all_as_stored),
 )
 
 
@@ -73,7 +73,7 @@ def _trace_without_results(
 CATALOGUE.add(
     "traced-before-its-answer",
     "the trace of a send waits for the answer",
-    (tracing, "_traces_of_send", _trace_without_results),
+    (tracing, "traces_of_send", _trace_without_results),
 )
 
 

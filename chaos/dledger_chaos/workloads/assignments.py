@@ -21,8 +21,8 @@ from itertools import count
 from typing import Final
 
 from dledger_client import Admin, ClientError
-from dledger_client.core import ClientCore, check_response
-from dledger_client.membership import heartbeat_of
+from dledger_client.cluster.core import ClientCore, check_response
+from dledger_client.consuming.membership import heartbeat_of
 from dledger_client.subscriptions import subscription
 from dledger_remoting.assignments import (
     AssignmentsBody,

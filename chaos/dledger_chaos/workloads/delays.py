@@ -16,9 +16,9 @@ import msgspec
 
 from dledger_chaos.history import Recorder
 from dledger_client import Admin, ClientError, Message, Producer, ReceivedMessage, RefusedError
-from dledger_client.core import ClientCore
-from dledger_client.outgoing import OutgoingEncoder
-from dledger_client.sender import Sender
+from dledger_client.cluster.core import ClientCore
+from dledger_client.sending.outgoing import OutgoingEncoder
+from dledger_client.sending.sender import Sender
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.properties import (
     DELAY,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dledger_client import Admin, ClientError, MessageQueue
-from dledger_client.core import ClientCore, check_response
+from dledger_client.cluster.core import ClientCore, check_response
 from dledger_remoting.bodies import decode_body, encode_body
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.queue_locks import LockedQueuesBody, QueueLocksBody

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Final
 
 from dledger_client import ClientError
-from dledger_client.core import ClientCore, check_response
+from dledger_client.cluster.core import ClientCore, check_response
 from dledger_client.errors import refusal
 from dledger_remoting.assignments import RequestMode, RequestModeBody, RequestModesBody
 from dledger_remoting.bodies import decode_body, encode_body

@@ -22,8 +22,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from dledger_client import Admin, ClientError, MessageQueue
-from dledger_client.core import ClientCore, check_response
-from dledger_client.offsets import QueueOffsets
+from dledger_client.cluster.core import ClientCore, check_response
+from dledger_client.consuming.offsets import QueueOffsets
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import (

@@ -12,9 +12,9 @@ import msgspec
 
 from dledger_chaos.history import Invocation, Outcome, Recorder
 from dledger_client import ClientError, ReceivedMessage
-from dledger_client.core import ClientCore
+from dledger_client.cluster.core import ClientCore
+from dledger_client.consuming.popped import check_point_of, popped_messages
 from dledger_client.errors import refusal
-from dledger_client.popped import check_point_of, popped_messages
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError

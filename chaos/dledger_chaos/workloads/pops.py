@@ -14,7 +14,7 @@ from typing import Final
 
 from dledger_chaos.history import Outcome
 from dledger_client import Admin, ClientError, Producer, ReceivedMessage
-from dledger_client.core import ClientCore
+from dledger_client.cluster.core import ClientCore
 from dledger_remoting.pop import Retry, pop_retry_topic
 from dledger_remoting.topics import SubscriptionGroupConfig
 

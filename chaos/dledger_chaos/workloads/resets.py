@@ -30,9 +30,9 @@ from dledger_client import (
     ReceivedMessage,
     SendResult,
 )
-from dledger_client.core import ClientCore, check_response
+from dledger_client.cluster.core import ClientCore, check_response
+from dledger_client.consuming.offsets import QueueOffsets
 from dledger_client.errors import refusal
-from dledger_client.offsets import QueueOffsets
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import OffsetResponseHeader, QueryConsumerOffsetHeader, decode_ext, encode_ext

@@ -17,7 +17,7 @@ import msgspec
 
 from dledger_chaos.history import Recorder
 from dledger_client import Admin, ClientError, Producer, ReceivedMessage
-from dledger_client.core import ClientCore
+from dledger_client.cluster.core import ClientCore
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.headers import ConsumerSendBackHeader, encode_ext
 from dledger_remoting.properties import ORIGIN_MESSAGE_ID

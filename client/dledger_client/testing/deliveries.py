@@ -15,11 +15,11 @@ from dledger_remoting.hosts import HostAddress
 from dledger_remoting.record import MessageRecord
 
 from ..arguments import check
+from ..cluster.surroundings import wall_ms
 from ..errors import InvalidArgumentError
 from ..messages import Message, MessageQueue, ReceivedMessage, Settlement, received_message
-from ..outgoing import OutgoingEncoder, validate_destination
+from ..sending.outgoing import OutgoingEncoder, validate_destination
 from ..subscriptions import ClassFilter, Filter, Sql, subscription
-from ..surroundings import wall_ms
 
 BROKER_GROUP: Final = "no-cluster"
 """Name of the broker group in the queues of deliveries."""

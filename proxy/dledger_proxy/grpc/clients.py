@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from dledger_client.cluster.surroundings import wall_ms
 from dledger_client.subscriptions import subscription_data
-from dledger_client.surroundings import wall_ms
 from dledger_remoting.codes import PROTOCOL_VERSION
 from dledger_remoting.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
 from dledger_remoting.topics import MAX_GROUP_CHARS

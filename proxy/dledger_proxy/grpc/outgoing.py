@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from dledger_client.outgoing import MAX_BATCH_BYTES
-from dledger_client.wire import Outgoing
+from dledger_client.sending.outgoing import MAX_BATCH_BYTES
+from dledger_client.sending.wire import Outgoing
 from dledger_remoting import properties as names
 from dledger_remoting.batch import BatchMessage, encode_batch
 from dledger_remoting.properties import RESERVED_NAMES, format_properties

@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from dledger_client.core import busy_pause_seconds
+from dledger_client.cluster.core import busy_pause_seconds
+from dledger_client.cluster.surroundings import wall_ms
+from dledger_client.consuming.popped import check_point_of, popped_messages
 from dledger_client.errors import ClientError, refusal
 from dledger_client.messages import ReceivedMessage
-from dledger_client.popped import check_point_of, popped_messages
 from dledger_client.subscriptions import Subscription
-from dledger_client.surroundings import wall_ms
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError

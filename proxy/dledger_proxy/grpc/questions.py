@@ -12,10 +12,10 @@ import logging
 import secrets
 from typing import Final
 
-from dledger_client.connection import Connection
+from dledger_client.cluster.connection import Connection
+from dledger_client.consuming.questions import QUESTION_CODES, described
 from dledger_client.errors import ConnectError
 from dledger_client.messages import MessageQueue, received_message
-from dledger_client.questions import QUESTION_CODES, described
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_command, make_response
 from dledger_remoting.errors import RemotingError

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from dledger_client.cluster.surroundings import wall_ms
 from dledger_client.errors import ClientError
-from dledger_client.surroundings import wall_ms
 from dledger_remoting.pop import MAX_POP_MESSAGES
 
 from ..backends import Backends

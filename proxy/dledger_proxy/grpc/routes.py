@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Final
 
-from dledger_client.routes import TopicRoute
+from dledger_client.cluster.routes import TopicRoute
 from dledger_remoting.hosts import split_host_port
 from dledger_remoting.message_types import accepted_types, type_of_topic
 from dledger_remoting.topics import TopicConfig

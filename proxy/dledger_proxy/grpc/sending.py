@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
+from dledger_client.cluster.routes import TopicRoute, queue_of_key
 from dledger_client.errors import ClientError, SendError
 from dledger_client.messages import MessageQueue
-from dledger_client.results import SendResult, results_in
-from dledger_client.routes import TopicRoute, queue_of_key
-from dledger_client.sender import STORED_CODES, QueueChoice
-from dledger_client.wire import Outgoing
+from dledger_client.results import SendResult
+from dledger_client.sending.sender import STORED_CODES, QueueChoice
+from dledger_client.sending.wire import Outgoing, results_in
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import IllegalOperation, MessageIllegal
 from dledger_remoting.headers import RecallMessageHeader, encode_ext

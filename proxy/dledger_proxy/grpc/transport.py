@@ -34,7 +34,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from dledger_base.telling import LINES_OF_CLIENTS, Telling
-from dledger_client.window import InFlightWindow
+from dledger_client.sending.window import InFlightWindow
 
 MAX_STREAMS: Final = 1_000
 """Maximum number of requests of one connection at a time. Clients let further requests wait."""

@@ -1,14 +1,10 @@
 """Known bugs of the pipeline, each with the story that fails with it."""
 
-# ruff: noqa: SLF001 - patches private names
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMinRows
 
 from dledger_sim.log.mutants.catalogue import Mutant, Patch
 from dledger_sim.spark import stories
@@ -45,16 +41,11 @@ class PipelineMutant:
 CATALOGUE: Final[dict[str, PipelineMutant]] = {}
 
 _real_next = RowIdentities.next
-_real_start_offset = StreamReader._start_offset
+_real_start_offset = StreamReader.start_offset
 
 
 def _add(name: str, breaks: str, story: Callable[[], None], *patches: Patch) -> None:
     CATALOGUE[name] = PipelineMutant(name, breaks, patches, story)
-
-
-def _wait_always(self: StreamReader, total: int, limit: ReadLimit) -> bool:
-    minimum = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.min_offsets_per_trigger
-    return minimum is not None and total < minimum
 
 
 def _begin_one_early(begins: Mapping[Queue, int], queue: Queue, end: int) -> int:
@@ -79,19 +70,19 @@ _add(
     "spark-available-now-waits-for-minimum",
     "a query that reads the available messages and ends waits for nothing",
     stories.a_query_that_ends_waits_for_no_minimum,
-    (StreamReader, "_waits_for_more", _wait_always),
+    (StreamReader, "reads_to_a_target", lambda _self: False),
 )
 _add(
     "spark-restart-repeats-the-last",
     "a restart repeats nothing",
     stories.each_offset_is_read_once,
-    (StreamReader, "_start_offset", staticmethod(_begin_one_early)),
+    (StreamReader, "start_offset", staticmethod(_begin_one_early)),
 )
 _add(
     "spark-restart-skips-the-next",
     "a restart skips nothing",
     stories.each_offset_is_read_once,
-    (StreamReader, "_start_offset", staticmethod(_begin_one_late)),
+    (StreamReader, "start_offset", staticmethod(_begin_one_late)),
 )
 _add(
     "spark-second-founding-read",
@@ -103,7 +94,7 @@ _add(
     "spark-retention-unsaid",
     "a stream fails if messages are gone",
     stories.what_retention_took_is_told,
-    (StreamReader, "_report_loss", lambda _self, _what: None),
+    (StreamReader, "report_loss", lambda _self, _what: None),
 )
 _add(
     "spark-small-queue-starves",
@@ -127,7 +118,7 @@ _add(
     "spark-forgotten-repetition-passes",
     "a repetition that is not remembered fails by name",
     stories.a_repetition_that_is_not_remembered_fails,
-    (RowSender, "_check_remembered", lambda _self, _result: None),
+    (RowSender, "check_remembered", lambda _self, _result: None),
 )
 _add(
     "spark-rot-counts-as-bad",

@@ -106,7 +106,7 @@ def a_repetition_that_is_not_remembered_fails() -> None:
     """Check that a repeated task does not silently store a row twice."""
     sender = RowSender(WriteOptions(("a:1",), "t", "p", "job", None), "run", 0, attempt=1)
     try:
-        sender._check_remembered(SendResult("K", "0A", "t", "broker-a", 0, 0, remembered=False))  # noqa: SLF001
+        sender.check_remembered(SendResult("K", "0A", "t", "broker-a", 0, 0, remembered=False))
     except NotRememberedError:
         return
     raise AssertionError("a row was stored twice without a word")

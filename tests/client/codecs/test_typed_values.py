@@ -11,7 +11,7 @@ import pytest
 from client_fakes import answer_to_pop, until
 from consuming import committed, take
 
-import dledger_client.settlements
+import dledger_client.consuming.settlements
 from dledger_client import (
     DecodeError,
     InvalidArgumentError,
@@ -123,7 +123,7 @@ async def test_a_handler_gets_values_and_never_a_message_that_does_not_decode(cl
 async def test_in_order_a_message_that_does_not_decode_counts_its_attempts_before_its_successors(
     cluster, caplog, monkeypatch, locks
 ):
-    monkeypatch.setattr(dledger_client.settlements, "pause_seconds", lambda _failures: 0.0)
+    monkeypatch.setattr(dledger_client.consuming.settlements, "pause_seconds", lambda _failures: 0.0)
     cluster.answer(RequestCode.LOCK_BATCH_MQ, grant)
     stored(cluster, b'{"number":1}', BAD, b'{"number":2}')
     seen = []

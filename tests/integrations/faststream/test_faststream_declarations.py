@@ -18,7 +18,7 @@ from faststream.exceptions import IncorrectState, SetupError
 from pydantic import BaseModel
 
 from dledger_base.extras import install_command
-from dledger_client import InvalidArgumentError, PushConsumer, Tls
+from dledger_client import Delivery, InvalidArgumentError, PushConsumer, Sharing, Tls
 from dledger_faststream import DledgerBroker, DledgerMessage, DledgerRouter, internals
 from dledger_faststream import message as messages
 from dledger_faststream.registrator import DledgerRegistrator, PublisherOptions, SubscriberOptions
@@ -326,7 +326,8 @@ def test_what_is_left_out_of_the_document_is_not_in_it():
 
 def test_the_default_of_a_subscriber_is_that_of_the_client():
     subscriber = inspect.signature(DledgerRegistrator.subscriber).parameters
-    consumer = inspect.signature(PushConsumer.__init__).parameters
     assert {name: subscriber[name].default for name in ("filter", "start_from", "max_reconsume_times")} == {
-        name: consumer[name].default for name in ("filter", "start_from", "max_reconsume_times")
+        "filter": inspect.signature(PushConsumer.__init__).parameters["filter"].default,
+        "start_from": Sharing().start_from,
+        "max_reconsume_times": Delivery().max_reconsume_times,
     }

@@ -2,5 +2,5 @@
 
 Start reading at `trial` (one seed), then `process` (one client process), `loop` and `wires` (asyncio and the network),
 `judge` (the promises). Nothing here knows the client's private parts. It gives the client another event loop, and other
-`dledger_client.surroundings`.
+`dledger_client.cluster.surroundings`.
 """

@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from typing import Final, ParamSpec, TypeVar
 
-from dledger_client.surroundings import Surroundings, Workers, use
+from dledger_client.cluster.surroundings import Surroundings, Workers, use
 from dledger_remoting.hosts import HostAddress
 from dledger_sim.brokers.expected import OffsetKey
 from dledger_sim.brokers.library.loop import ClientLoop

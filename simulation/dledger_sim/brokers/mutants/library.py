@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dledger_client.assignments import Assignments
-from dledger_client.fetcher import QueueFetcher
-from dledger_client.locks import QueueLocks
+from dledger_client.consuming import fetcher
+from dledger_client.consuming.assignments import Assignments
+from dledger_client.consuming.fetcher import QueueFetcher
+from dledger_client.consuming.locks import QueueLocks
+from dledger_client.consuming.progress import QueueProgress
+from dledger_client.consuming.retries import RetrySender
 from dledger_client.messages import MessageQueue
-from dledger_client.progress import QueueProgress
-from dledger_client.retries import RetrySender
 from dledger_sim.brokers.library.scenario import NAME
 from dledger_sim.brokers.schedules import library
 from dledger_sim.log.mutants.catalogue import Catalogue
@@ -28,52 +29,33 @@ CATALOGUE.add(
     schedule=library.lock_of_a_queue_whose_offset_could_not_be_committed,
 )
 
-_real_wait_for_work = Assignments._wait_for_work  # noqa: SLF001 - patches private names
 
-
-async def _wait_unless_releasing(self: Assignments, queue: MessageQueue) -> None:
-    if queue not in self._releasing:
-        await _real_wait_for_work(self, queue)
+async def _wait_for_nothing(_self: Assignments, _queue: MessageQueue) -> None:
+    pass
 
 
 CATALOGUE.add(
     "lock-given-up-under-work",
     "the lock of a queue is given up once no message of the queue is being handled",
-    (Assignments, "_wait_for_work", _wait_unless_releasing),
+    (Assignments, "finish_before_release", _wait_for_nothing),
 )
-
-
-async def _wait_if_releasing(self: Assignments, queue: MessageQueue) -> None:
-    if queue in self._releasing:
-        await _real_wait_for_work(self, queue)
-
 
 CATALOGUE.add(
     "queue-read-again-under-work",
     "a queue that is read in order is read again once no message of the queue is being handled",
-    (Assignments, "_wait_for_work", _wait_if_releasing),
+    (Assignments, "finish_before_reading", _wait_for_nothing),
 )
-
-
-def _only_remember(self: Assignments, fetcher: QueueFetcher) -> None:
-    self._former_fetchers.add(fetcher)
-
 
 CATALOGUE.add(
     "queue-read-on-after-its-share-is-lost",
     "a member reads nothing more of a queue that is no longer its own",
-    (Assignments, "_revoke", _only_remember),
+    (QueueFetcher, "revoke", lambda _self: None),
 )
-
-
-async def _avoid_only(self: QueueFetcher, avoid: str | None) -> None:
-    self._avoided_address = avoid
-
 
 CATALOGUE.add(
     "failed-pull-repeated-at-once",
     "a pull that fails is repeated after a pause",
-    (QueueFetcher, "_pause_after_failure", _avoid_only),
+    (fetcher, "failure_pause_seconds", lambda _failures: 0.0),
 )
 
 
