@@ -72,6 +72,7 @@ class Setup:
         self.batches = []
         self.driver = FakeDriver()
         self.completions = Completions(self.driver.fail)
+        self.standing = SimpleNamespace(is_stopped=False, renew=lambda: False)
         self.applier = Applier(
             self.turns,
             self.log,
@@ -81,7 +82,7 @@ class Setup:
             self,
             self,
             SimpleNamespace(applied=lambda _index: None),
-            SimpleNamespace(check=lambda: False),
+            self.standing,
             SimpleNamespace(),
             self.driver,
             applied_index=-1,

@@ -25,7 +25,7 @@ from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Lane, Membership, ReplicaId, SnapshotMeta
 from dledger_broker.testing import FakeEnvironment
-from tests.dledger.fake_driver import Unfailing
+from tests.dledger.fake_driver import Unfailing, connected_to
 from tests.recorded.golden_files import bytes_text, compare
 
 ME, PEER = ReplicaId("n0", "0123456789abcdef0123456789abcdef"), ReplicaId("n1", 32 * "f")
@@ -277,7 +277,8 @@ def test_rotten_entries_are_asked_for_as_recorded() -> None:
         env,
         wire.links,
         Rotten(),  # type: ignore[arg-type]
-        {"n1": PEER},
+        connected_to(PEER),
+        None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         SimpleNamespace(commit_index=100),  # type: ignore[arg-type]
@@ -299,7 +300,7 @@ def test_rotten_snapshots_are_asked_for_as_recorded() -> None:
         wire.links,
         Rotten(),  # type: ignore[arg-type]
         Rotten(),  # type: ignore[arg-type]
-        {"n1": PEER},
+        connected_to(PEER),
         SimpleNamespace(applied_position=1 << 20),  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         Unfailing(),

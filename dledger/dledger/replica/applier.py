@@ -17,7 +17,7 @@ from dledger.replica.proposer import Contexts
 from dledger.replica.reads import ReadWaiters
 from dledger.replica.recent import Buffer, RecentEntries
 from dledger.replica.snapshotting import Snapshotting
-from dledger.replica.standing import LeadershipReporter
+from dledger.replica.standing import Standing
 from dledger.statemachine import CommittedEntry, Restore
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, EntryMeta, SnapshotMeta
@@ -49,7 +49,7 @@ class Applier:
         feed: MachineFeed,
         snapshotting: Snapshotting,
         reads: ReadWaiters,
-        leadership_reporter: LeadershipReporter,
+        standing: Standing,
         engine: Engine,
         driver: Driver,
         *,
@@ -64,7 +64,7 @@ class Applier:
         self._feed = feed
         self._snapshotting = snapshotting
         self._reads = reads
-        self._leadership_reporter = leadership_reporter
+        self._standing = standing
         self._engine = engine
         self._driver = driver
         self.apply_limit: Callable[[int], int] = _apply_up_to_any
@@ -78,10 +78,9 @@ class Applier:
         self._reading_since: float | None = None
         self._last_applied: EntryMeta | None = None
         """The entry that was applied last. None before the first one, and right after a snapshot."""
-        self.applied_index = applied_index
-        self.applied_position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
-        if self.applied_position < 0:
-            self.applied_position = store.end_position
+        standing.applied_index = applied_index
+        position = store.position_at(applied_index + 1) if applied_index < store.last_index else -1
+        standing.applied_position = position if position >= 0 else store.end_position
 
     def advance(self, commit_index: int) -> None:
         """Apply entries up to `commit_index`, which are committed, as a completion."""
@@ -105,13 +104,13 @@ class Applier:
         self._awaits_retry = False
         self._stalled_at = None
         self._last_applied = None
-        self.applied_index = applied_index
-        self.applied_position = applied_position
+        self._standing.applied_index = applied_index
+        self._standing.applied_position = applied_position
         self._target_index = max(self._target_index, applied_index)
 
     def begin_at(self, base: SnapshotMeta, restore: Restore) -> None:
         """Continue with the state of a snapshot. The log now begins behind that snapshot."""
-        if not self._driver.is_stopped:
+        if not self._standing.is_stopped:
             self._snapshotting.note_restored(base.last_index)
             self._feed.reset(base, restore)
             self.restart(base.last_index, base.position)
@@ -131,11 +130,11 @@ class Applier:
 
     def serve_reads(self) -> None:
         """Answer the confirmed reads that need only applied entries."""
-        self._reads.applied(self.applied_index)
+        self._reads.applied(self._standing.applied_index)
 
     def _report_progress(self) -> None:
         self.serve_reads()
-        if self._leadership_reporter.check():
+        if self._standing.renew():
             self._completions.run()
 
     def _run(self) -> None:
@@ -143,22 +142,22 @@ class Applier:
         self._is_running = True
         deadline = self._environment.now() + SLICE_S
         try:
-            while self.applied_index < self._target_index:
-                first = self.applied_index + 1
+            while self._standing.applied_index < self._target_index:
+                first = self._standing.applied_index + 1
                 if not self._recent.has(first):
                     self._read(first)
                     break
                 count = 1
                 while count < BATCH_ENTRIES and first + count <= self._target_index and self._recent.has(first + count):
                     count += 1
-                count = self.apply_limit(self.applied_index + count) - self.applied_index
+                count = self.apply_limit(self._standing.applied_index + count) - self._standing.applied_index
                 if count < 1:
                     break
                 entries = self._recent.get(first, count)
                 if entries is None:
                     raise StorageError(f"entries {first} to {first + count - 1} left memory while they were counted")
                 self._apply(entries)
-                if self._environment.now() >= deadline and self.applied_index < self._target_index:
+                if self._environment.now() >= deadline and self._standing.applied_index < self._target_index:
                     self._schedule_resume()
                     break
         finally:
@@ -202,7 +201,7 @@ class Applier:
             if self._stalled_at is None:
                 self._stalled_at = self._environment.now()
             self._awaits_retry = True
-            self._driver.suspect(self.applied_index + 1)
+            self._driver.suspect(self._standing.applied_index + 1)
             return
         if isinstance(result, BaseException):
             self._driver.fail(result)
@@ -219,7 +218,7 @@ class Applier:
         try:
             for start in range(0, len(entries), BATCH_ENTRIES):
                 batch = entries[start : start + BATCH_ENTRIES]
-                count = self.apply_limit(batch[-1][0].index) - self.applied_index
+                count = self.apply_limit(batch[-1][0].index) - self._standing.applied_index
                 held_back = count < len(batch)
                 if count > 0:
                     self._apply(batch[:count])
@@ -268,13 +267,13 @@ class Applier:
             )
         if groups:
             self._hand_over(groups)
-        self.applied_index = entries[-1][0].index
-        self.applied_position = entries[-1][0].end
+        self._standing.applied_index = entries[-1][0].index
+        self._standing.applied_position = entries[-1][0].end
 
     def _hand_over(self, groups: list[CommittedEntry]) -> None:
         self._feed.deliver(groups)
-        self.applied_index = groups[-1].index
-        self.applied_position = groups[-1].end
+        self._standing.applied_index = groups[-1].index
+        self._standing.applied_position = groups[-1].end
 
 
 def _apply_up_to_any(index: int) -> int:

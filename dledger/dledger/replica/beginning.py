@@ -8,10 +8,10 @@ the other voter is dead, the replica with less may lead.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from dledger.consensus.engine import Engine
 from dledger.consensus.peers import Mode
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.leading import Leading
 from dledger.replica.snapshotter import Snapshotter
 from dledger.store.log import LogStore
@@ -29,17 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class LongerLogHandover:
-    """Decides whether this leader should hand over.
-
-    `connected` maps node ids to the incarnation that can be sent to.
-    """
+    """Decides whether this leader should hand over."""
 
     def __init__(
         self,
         node_id: str,
         store: LogStore,
         snapshotter: Snapshotter,
-        connected: Mapping[str, ReplicaId],
+        connected: ConnectedPeers,
         engine: Engine,
         leading: Leading,
     ) -> None:
@@ -80,7 +77,7 @@ class LongerLogHandover:
             for replica, peer in engine.progress.items()
             if 0 <= peer.first_position < own_first_position
             and replica in engine.membership.voters
-            and self._connected.get(replica.node_id) == replica
+            and replica in self._connected
             and peer.healthy
             and peer.mode is Mode.STREAM
             and peer.match_index >= engine.commit_index

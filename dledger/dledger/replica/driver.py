@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dledger.consensus.effects import Output
-from dledger.replica.proposer import Fill
 
 
 class Driver(Protocol):
@@ -14,20 +13,6 @@ class Driver(Protocol):
 
     A part is made before its replica is complete, so it must not call the driver until it is called itself.
     """
-
-    @property
-    def is_ready(self) -> bool:
-        """True if this replica leads, has applied the no-op of its term, and takes proposals.
-
-        It changes only when `renew_readiness` is called, which is at the end of each work of the engine or applier.
-        """
-
-    def renew_readiness(self) -> bool:
-        """Derive `is_ready` anew, and return it."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """True if this replica no longer takes part. It notifies nobody, and drops the results of workers."""
 
     def fail(self, error: BaseException) -> None:
         """End this replica: after `error` it cannot continue safely."""
@@ -49,15 +34,3 @@ class Driver(Protocol):
 
     def suspect(self, index: int) -> None:
         """Have the log checked from entry `index` on, because a read there did not verify."""
-
-    def stage(
-        self,
-        size: int,
-        fill: Fill | None,
-        commands: bytes | bytearray,
-        context: object,
-        *,
-        privileged: bool = False,
-        own: bool = False,
-    ) -> int:
-        """Put a unit into this turn's entry, as `dledger.replica.leading.Leading.stage` does."""

@@ -12,7 +12,7 @@ rate, and after a restart continues where it was. The part is dropped once the g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -20,12 +20,13 @@ from dledger.consensus.engine import Engine
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogError
 from dledger.net.transport import Transport
-from dledger.replica.applier import Applier
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.repair import BYTES, PIECE_BYTES, REFUSAL, REPAIR_CHANNEL, REQUEST
 from dledger.replica.repair import HEAD as PIECE_HEAD
 from dledger.replica.snapshot_keeper import HEAD as COPY_HEAD
 from dledger.replica.snapshot_keeper import SNAPSHOT_COPY_CHANNEL
 from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.standing import Standing
 from dledger.store.earlier import SNAPSHOT, EarlierPart
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
@@ -57,7 +58,7 @@ class _Answered(Protocol):
 class Fetcher:
     """Fetches one thing at a time; `tick` is called a few times a second.
 
-    `connected` maps node ids to the incarnation that can be sent to. The first attempt, and each one after a failure,
+    The first attempt, and each one after a failure,
     begins after `pause_s`. With None nothing is fetched.
     """
 
@@ -69,8 +70,8 @@ class Fetcher:
         transport: Transport,
         store: LogStore,
         snapshots: SnapshotStore,
-        connected: Mapping[str, ReplicaId],
-        applier: Applier,
+        connected: ConnectedPeers,
+        standing: Standing,
         snapshotter: Snapshotter,
         engine: Engine,
         *,
@@ -83,7 +84,7 @@ class Fetcher:
         self._store = store
         self._snapshots = snapshots
         self._connected = connected
-        self._applier = applier
+        self._standing = standing
         self._snapshotter = snapshotter
         self._engine = engine
         self._part: EarlierPart | None = None
@@ -177,7 +178,7 @@ class Fetcher:
         return (
             max(self._snapshotter.trim_position, 0) < begins != self._whole
             and self._engine.leader is not None
-            and self._applier.applied_index >= self._engine.commit_index
+            and self._standing.applied_index >= self._engine.commit_index
             and any(meta.position == begins for meta in self._snapshots.list())
         )
 
@@ -188,7 +189,7 @@ class Fetcher:
 
         When all have answered, begin with the peer whose log begins first.
         """
-        for peer in sorted(self._connected.values()):
+        for peer in sorted(self._connected):
             if peer not in self._found and self._ask(peer, REPAIR_CHANNEL, partial(self._probed, peer), 0, 1):
                 return
         begins, trimmed_to = self._store.first_position, self._snapshotter.trim_position

@@ -13,6 +13,7 @@ from dledger.replica.applier import Applier
 from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
 from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.standing import Standing
 from dledger.statemachine import Restore
 from dledger.store.damage import CorruptRange
 from dledger.store.log import LogStore
@@ -42,6 +43,7 @@ class Forgetter:
         snapshotter: Snapshotter,
         feed: MachineFeed,
         applier: Applier,
+        standing: Standing,
         driver: Driver,
     ) -> None:
         self._node_id = node_id
@@ -51,6 +53,7 @@ class Forgetter:
         self._snapshotter = snapshotter
         self._feed = feed
         self._applier = applier
+        self._standing = standing
         self._driver = driver
         self._is_searching = False
 
@@ -76,7 +79,7 @@ class Forgetter:
     def _rebuilt_state(self) -> SnapshotMeta | None:
         """Return the snapshot that the state was restored from, if views are still being rebuilt from below it."""
         index = self._feed.state_index
-        if self._applier.applied_index >= index:
+        if self._standing.applied_index >= index:
             return None
         return next((meta for meta in self._snapshots.list() if meta.last_index == index), None)
 

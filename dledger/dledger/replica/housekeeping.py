@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from dledger.config import ReplicaConfig
@@ -11,17 +10,18 @@ from dledger.consensus.peers import DISK_FULL, DISK_SHORT
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, StorageError
 from dledger.replica.beginning import LongerLogHandover
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.disk_watch import DiskWatch
 from dledger.replica.driver import Driver
 from dledger.replica.joining import JoiningPolicy
 from dledger.replica.leading import Leading
 from dledger.replica.opening import Opened
+from dledger.replica.own_commands import OwnCommands
 from dledger.replica.reserving import Reserver
 from dledger.replica.snapshotter import Snapshotter
-from dledger.replica.snapshotting import Snapshotting
+from dledger.replica.standing import Standing
 from dledger.replica.warnings import Warnings
 from dledger.store.disk import LACKING, DiskSpace
-from dledger.types import ReplicaId
 
 PREPARE_STEP_BYTES = 16 << 20
 """Size of one step that fills new space with zeros.
@@ -34,7 +34,7 @@ DISK_CHECK_INTERVAL_S = 1.0
 
 
 class Housekeeping:
-    """Does the housekeeping. `connected` maps node ids to the incarnation that can be sent to.
+    """Does the housekeeping.
 
     A start that is not recorded yet is recorded once this replica may vote and there is room to write the record.
     """
@@ -44,17 +44,18 @@ class Housekeeping:
         config: ReplicaConfig,
         opened: Opened,
         environment: Environment,
-        snapshotting: Snapshotting,
+        own_commands: OwnCommands,
         snapshotter: Snapshotter,
         reserver: Reserver,
         leading: Leading,
-        connected: Mapping[str, ReplicaId],
+        connected: ConnectedPeers,
+        standing: Standing,
         engine: Engine,
         driver: Driver,
     ) -> None:
         self._environment = environment
         self._store = opened.store
-        self._snapshotting = snapshotting
+        self._own_commands = own_commands
         self._reserver = reserver
         self._leading = leading
         self._joining = JoiningPolicy(config.peers, config.learners)
@@ -63,6 +64,7 @@ class Housekeeping:
             config.node_id, opened.store, snapshotter, connected, engine, leading
         )
         self._connected = connected
+        self._standing = standing
         self._engine = engine
         self._driver = driver
         self._saved_commit = opened.commit_index
@@ -83,20 +85,20 @@ class Housekeeping:
         self._check_disk()
         engine.wall_ms = self._environment.wall_ms()
         engine.first_position = store.first_position
-        self._leading.admission.check(self._environment.now(), leads=self._driver.is_ready)
+        self._leading.admission.check(self._environment.now(), leads=self._standing.is_ready)
         self._save_commit(engine.commit_index)
         if not self._boot_file.recorded and engine.may_vote and has_room and not self._is_recording:
             self._record_start()
         if not has_room or store.end_position != self._prepared_end:
             self._prepare_ahead()
-        self._snapshotting.offer_digest()
+        self._own_commands.offer_digest()
         self._warnings.log_due(engine, self._environment.now())
-        if self._driver.is_ready:
+        if self._standing.is_ready:
             self._longer_log_handover.check(self._environment.now())
-        if self._driver.is_ready and engine.can_change_membership:
+        if self._standing.is_ready and engine.can_change_membership:
             membership = self._joining.next_membership(
                 engine.membership,
-                self._connected.values(),
+                self._connected,
                 engine.progress,
                 engine.commit_index,
                 self._environment.now(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from dledger.config import ReplicaConfig
@@ -13,15 +13,16 @@ from dledger.errors import BusyError, LogFullError
 from dledger.replica.admission import Admission
 from dledger.replica.backlog import Backlog
 from dledger.replica.completions import Completions
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.driver import Driver
 from dledger.replica.feed import MachineFeed
-from dledger.replica.proposer import Contexts, Fill, Proposer, SealedEntry, check_room
+from dledger.replica.proposer import Contexts, Proposer, SealedEntry, check_room
 from dledger.replica.reserving import Reserver
 from dledger.replica.roster import Roster
 from dledger.replica.snapshotting import Snapshotting
-from dledger.replica.standing import not_leader
+from dledger.replica.standing import Standing, not_leader
 from dledger.store.log import LogStore
-from dledger.types import EntryKind, Membership, ReplicaId, Role
+from dledger.types import EntryKind, Fill, Membership, ReplicaId, Role
 from dledger_base.loop_holds import PROPOSE, works_for
 
 COMPLAINT_INTERVAL_S = 60.0
@@ -30,10 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Leading:
-    """Proposals of this replica, until they are applied or given up.
-
-    `connected` maps node ids to the incarnation that can be sent to.
-    """
+    """Proposals of this replica, until they are applied or given up."""
 
     def __init__(
         self,
@@ -44,7 +42,8 @@ class Leading:
         feed: MachineFeed,
         completions: Completions,
         snapshotting: Snapshotting,
-        connected: Mapping[str, ReplicaId],
+        connected: ConnectedPeers,
+        standing: Standing,
         engine: Engine,
         driver: Driver,
     ) -> None:
@@ -57,6 +56,7 @@ class Leading:
         self._completions = completions
         self._snapshotting = snapshotting
         self._connected = connected
+        self._standing = standing
         self._engine = engine
         self._driver = driver
         self._committed_end = store.first_position
@@ -65,8 +65,6 @@ class Leading:
         self._was_leader = False
         self._next_complaint_at = float("-inf")
         self._is_flushing_service = False
-        self.successor: ReplicaId | None = None
-        """The voter that is to lead once all entries that wait for space are written."""
         self.on_handover: list[Callable[[], None]] = []
         """Hooks that are called before a handover begins, so that the service stages what it still holds back."""
         self.contexts = Contexts()
@@ -96,7 +94,7 @@ class Leading:
         are accepted while states differ, because they show when the states agree again.
         """
         self._completions.require_outside("stage")
-        if not self._driver.is_ready:
+        if not self._standing.is_ready:
             raise not_leader(self._engine)
         if not self._is_flushing_service:
             check_room(self._backlog.end_position - self._committed_end, self._config.max_uncommitted_bytes)
@@ -127,7 +125,7 @@ class Leading:
 
     def change_membership(self, membership: Membership) -> None:
         """Propose another membership; at most one voter may differ."""
-        if not self._driver.is_ready or not self._engine.can_change_membership:
+        if not self._standing.is_ready or not self._engine.can_change_membership:
             raise not_leader(self._engine)
         self._seal_now()
         if self._backlog:  # it may hold a membership already
@@ -143,13 +141,13 @@ class Leading:
         engine = self._engine
         if not engine.is_leader:
             return False
-        if self.successor is not None:
+        if self._standing.successor is not None:
             return True
         if to is None:
             candidates = [
                 (progress.match_index, peer)
                 for peer, progress in engine.progress.items()
-                if peer in engine.membership.voters and progress.healthy and peer.node_id in self._connected
+                if peer in engine.membership.voters and progress.healthy and self._connected.has_node(peer.node_id)
             ]
             if not candidates:
                 return False
@@ -157,7 +155,7 @@ class Leading:
         self._flush_service()
         self._seal_now()
         if self._backlog:
-            self.successor = to
+            self._standing.successor = to
             return True
         return engine.transfer(to, self._environment.now())
 
@@ -179,11 +177,11 @@ class Leading:
     @property
     def is_handing_over(self) -> bool:
         """True if a handover to another voter has begun."""
-        return self.successor is not None or self._engine.transfer_to is not None
+        return self._standing.successor is not None or self._engine.transfer_to is not None
 
     def _continue_handover(self) -> None:
         """Go on with a handover, now that no entry waits for space."""
-        successor, self.successor = self.successor, None
+        successor, self._standing.successor = self._standing.successor, None
         if successor is not None:
             self._engine.transfer(successor, self._environment.now())
 
@@ -193,7 +191,7 @@ class Leading:
         The limit of uncommitted bytes does not apply: this happens once and is little.
         """
         self._completions.require_outside("a handover")
-        if not self._driver.is_ready:
+        if not self._standing.is_ready:
             return
         self._is_flushing_service = True
         try:
@@ -232,7 +230,7 @@ class Leading:
 
     def drop(self) -> None:
         """Drop all staged and proposed units. The machine is told of those that are not applied by then."""
-        self.successor = None
+        self._standing.successor = None
         self._completions.add(partial(self._report_dropped, [*self._backlog.drop(), *self._proposer.drop()]))
 
     def _report_dropped(self, staged: list[object]) -> None:

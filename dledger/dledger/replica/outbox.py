@@ -17,6 +17,7 @@ from dledger.consensus.messages import Message
 from dledger.environment import URGENT, Environment
 from dledger.errors import CorruptionError, StorageError
 from dledger.net.transport import Transport
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.driver import Driver
 from dledger.replica.leading import Leading
 from dledger.replica.recent import RecentEntries
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Sends to the peers in `connected`, which it keeps: node ids with the incarnation at the other end.
+    """Sends to the connected peers, and notes who is connected.
 
     Entries that do not verify are sent once they can be read again. If no other node may have them, the leader resigns,
     because it could commit nothing behind them. If a peer needs a snapshot and all snapshots here have rotted, the
@@ -54,7 +55,7 @@ class Outbox:
         store: LogStore,
         snapshots: SnapshotStore,
         recent: RecentEntries,
-        connected: dict[str, ReplicaId],
+        connected: ConnectedPeers,
         leading: Leading,
         engine: Engine,
         driver: Driver,
@@ -77,19 +78,18 @@ class Outbox:
 
     def connect(self, peer: ReplicaId) -> None:
         """Note that a peer can be sent to."""
-        self._connected[peer.node_id] = peer
+        self._connected.note_connected(peer)
         self._sends_behind_read.pop(peer, None)
 
     def disconnect(self, peer: ReplicaId) -> None:
         """Note that a peer was lost."""
-        if self._connected.get(peer.node_id) == peer:
-            del self._connected[peer.node_id]
+        self._connected.note_lost(peer)
         self._sends_behind_read.pop(peer, None)
 
     def send(self, send: Send) -> None:
         """Send now, or behind entries that are being read for the same peer. Dropped if the peer is not connected."""
         to = send.to
-        if self._connected.get(to.node_id) != to:
+        if to not in self._connected:
             return
         if isinstance(send, SendMessage) and send.message.lane is Lane.CONTROL:
             self._transport.send(to.node_id, Lane.CONTROL, send.message)
@@ -205,7 +205,7 @@ class Outbox:
         first = self._store.first_position
         meta = next((meta for meta in self._snapshots.list() if meta.position >= first), None)
         awaits_copy = meta is not None and self._awaits_copy(first)
-        if meta is None or awaits_copy or self._connected.get(to.node_id) != to:
+        if meta is None or awaits_copy or to not in self._connected:
             self._engine.peer_disconnected(to)
             if meta is None and self._snapshots.rotten and self._environment.now() >= self._next_handover_at:
                 self._next_handover_at = self._environment.now() + HANDOVER_INTERVAL_S
@@ -216,7 +216,7 @@ class Outbox:
             return (
                 self._snapshot_senders.get(to) is sender
                 and self._engine.wants_snapshot(to, term)
-                and self._connected.get(to.node_id) == to
+                and to in self._connected
             )
 
         def on_sent() -> None:

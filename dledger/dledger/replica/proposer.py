@@ -7,7 +7,7 @@ bytes can name it. So an entry is sealed before a unit that no longer fits, neve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 
 from dledger.errors import BusyError, TooLargeError
@@ -21,11 +21,10 @@ from dledger.format import (
     seal,
 )
 from dledger.replica.commands import SNAPSHOT_MARK
-from dledger.types import EntryKind, EntryMeta, Membership
+from dledger.types import EntryKind, EntryMeta, Fill, Membership
 from dledger_base.invariants import invariant
 
 Buffer = bytes | bytearray | memoryview
-Fill = Callable[[int], Sequence[Buffer]]
 
 _PLACEHOLDER = bytes(HEADER_BYTES)
 _MARK = encode_command(SNAPSHOT_MARK, b"")

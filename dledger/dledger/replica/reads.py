@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.replica.driver import Driver
-from dledger.replica.standing import not_leader
+from dledger.replica.standing import Standing, not_leader
 
 ReadCallback = Callable[[Exception | None], None]
 
@@ -16,8 +16,9 @@ ReadCallback = Callable[[Exception | None], None]
 class ReadWaiters:
     """Reads that wait. All reads asked for in one turn of the event loop share one round of heartbeats."""
 
-    def __init__(self, environment: Environment, engine: Engine, driver: Driver) -> None:
+    def __init__(self, environment: Environment, standing: Standing, engine: Engine, driver: Driver) -> None:
         self._environment = environment
+        self._standing = standing
         self._engine = engine
         self._driver = driver
         self._new_reads: list[ReadCallback] = []
@@ -31,7 +32,7 @@ class ReadWaiters:
 
         Leader only.
         """
-        if self._driver.is_stopped or not self._engine.is_leader:
+        if self._standing.is_stopped or not self._engine.is_leader:
             callback(not_leader(self._engine))
             return
         self._new_reads.append(callback)

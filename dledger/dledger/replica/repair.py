@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dledger.consensus.engine import Engine
@@ -31,8 +31,10 @@ from dledger.environment import BACKGROUND, URGENT, Environment
 from dledger.errors import BusyError, ContradictionError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
 from dledger.replica.applier import Applier
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.driver import Driver
 from dledger.replica.forgetting import Forgetter
+from dledger.replica.standing import Standing
 from dledger.store.damage import CorruptRange
 from dledger.store.log import LogStore
 from dledger.store.repair import Repaired, Spool
@@ -94,7 +96,7 @@ class _Attempt:
 class Repairer:
     """Scrubs and repairs, one thing at a time; `tick` is called a few times a second.
 
-    `connected` maps node ids to the incarnation that can be sent to. `forgetter` may later drop a range that the group
+    `forgetter` may later drop a range that the group
     has trimmed. `rest_s` is the pause between two verifications of the whole log.
     """
 
@@ -104,8 +106,9 @@ class Repairer:
         environment: Environment,
         transport: Transport,
         store: LogStore,
-        connected: Mapping[str, ReplicaId],
+        connected: ConnectedPeers,
         applier: Applier,
+        standing: Standing,
         forgetter: Forgetter,
         engine: Engine,
         driver: Driver,
@@ -118,6 +121,7 @@ class Repairer:
         self._store = store
         self._connected = connected
         self._applier = applier
+        self._standing = standing
         self._forgetter = forgetter
         self._engine = engine
         self._driver = driver
@@ -290,7 +294,7 @@ class Repairer:
 
     def _ask_next_peer(self, attempt: _Attempt) -> None:
         """Ask the next peer for the whole range, from its beginning."""
-        for peer in sorted(self._connected.values()):
+        for peer in sorted(self._connected):
             if peer not in attempt.asked_peers:
                 attempt.asked_peers.add(peer)
                 attempt.peer = peer
@@ -392,7 +396,7 @@ class Repairer:
         This happens only if every other voter has trimmed the entry. An absent voter may still have it, and without
         this log the group may lose its majority.
         """
-        damaged, next_index = attempt.damaged, self._applier.applied_index + 1
+        damaged, next_index = attempt.damaged, self._standing.applied_index + 1
         others = [voter for voter in self._engine.membership.voters if voter.node_id != self._node_id]
         is_trimmed_everywhere = bool(others) and all(
             attempt.log_starts.get(voter, 0) >= damaged.end for voter in others

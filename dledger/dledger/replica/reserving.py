@@ -12,6 +12,7 @@ from functools import partial
 from dledger.environment import URGENT, Environment
 from dledger.errors import LogFullError
 from dledger.replica.driver import Driver
+from dledger.replica.standing import Standing
 from dledger.store.log import LogStore
 from dledger.store.space import Need
 from dledger.types import EntryMeta
@@ -23,9 +24,10 @@ AHEAD_S = 4.0
 class Reserver:
     """Reservations of disk space: what is reserved, and whether the disk had space for more."""
 
-    def __init__(self, environment: Environment, store: LogStore, driver: Driver) -> None:
+    def __init__(self, environment: Environment, store: LogStore, standing: Standing, driver: Driver) -> None:
         self._environment = environment
         self._store = store
+        self._standing = standing
         self._driver = driver
         self._missing_space: Need | None = None
         """The space that could not be reserved at the last attempt."""
@@ -80,7 +82,7 @@ class Reserver:
 
     def _on_wait_done(self, number: int, done: Callable[[LogFullError | None], None], result: object) -> None:
         del self._wait_started_at[number]
-        if self._driver.is_stopped:
+        if self._standing.is_stopped:
             return
         if isinstance(result, BaseException) and not isinstance(result, LogFullError):
             self._driver.fail(result)

@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeVar
 
 from dledger.environment import BACKGROUND, Environment
 from dledger.errors import BusyError, CorruptionError, LogFullError, StorageError, TrimmedError
 from dledger.net.transport import Transport
-from dledger.replica.applier import Applier
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.driver import Driver
 from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.standing import Standing
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotCopy, SnapshotStore
 from dledger.types import ReplicaId, SnapshotMeta
@@ -78,7 +79,7 @@ class _Attempt:
 class SnapshotKeeper:
     """Scrubs and replaces, one thing at a time; `tick` is called a few times a second.
 
-    `connected` maps node ids to the incarnation that can be sent to. A rotten snapshot above what is applied is not
+    A rotten snapshot above what is applied is not
     fetched: it is written when its mark is applied again. `rest_s` is the pause between two rounds. After a replacement
     the snapshotter tries a due trim again.
     """
@@ -90,8 +91,8 @@ class SnapshotKeeper:
         transport: Transport,
         store: LogStore,
         snapshots: SnapshotStore,
-        connected: Mapping[str, ReplicaId],
-        applier: Applier,
+        connected: ConnectedPeers,
+        standing: Standing,
         snapshotter: Snapshotter,
         driver: Driver,
         *,
@@ -103,7 +104,7 @@ class SnapshotKeeper:
         self._store = store
         self._snapshots = snapshots
         self._connected = connected
-        self._applier = applier
+        self._standing = standing
         self._snapshotter = snapshotter
         self._driver = driver
         self._round_pause_s = rest_s
@@ -235,7 +236,7 @@ class SnapshotKeeper:
             if position < first:
                 self._run(partial(self._snapshots.delete, position), self._on_deleted)
                 return
-            if position < self._applier.applied_position:
+            if position < self._standing.applied_position:
                 self._attempt = attempt = _Attempt(position, known_meta)
                 self._ask_next_peer(attempt)
                 return
@@ -252,7 +253,7 @@ class SnapshotKeeper:
             self._run(attempt.abort, lambda _: self._ask_next_peer(attempt))
             return
         if attempt.position in self._snapshots.rotten:
-            for peer in sorted(self._connected.values()):
+            for peer in sorted(self._connected):
                 if peer not in attempt.asked_peers:
                     attempt.asked_peers.add(peer)
                     attempt.peer = peer

@@ -10,15 +10,12 @@ import msgspec
 
 from dledger.consensus.engine import Engine
 from dledger.environment import Environment
-from dledger.errors import BusyError, LogFullError, StateDivergedError
-from dledger.format import encode_command, iter_commands
-from dledger.net.transport import Transport
+from dledger.errors import StateDivergedError
+from dledger.format import iter_commands
 from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
 from dledger.replica.digests import DigestVotes, Verdict
-from dledger.replica.driver import Driver
 from dledger.replica.snapshotter import Snapshotter
 from dledger.statemachine import StateMachine
-from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore
 from dledger.types import EntryMeta, ReplicaId, SnapshotMeta
 
@@ -28,7 +25,7 @@ SNAPSHOT_SHARE = 0.05
 
 
 class Snapshotting:
-    """Carries out the log's own commands, and proposes them.
+    """Carries out the log's own commands.
 
     `state_index` is the last entry that the restored snapshot covers. Commands up to it have taken effect already.
     """
@@ -37,29 +34,24 @@ class Snapshotting:
         self,
         me: ReplicaId,
         environment: Environment,
-        transport: Transport,
-        store: LogStore,
         snapshots: SnapshotStore,
         snapshotter: Snapshotter,
         machine: StateMachine,
         engine: Engine,
-        driver: Driver,
         *,
         interval_s: float,
     ) -> None:
         self._me = me
         self._environment = environment
-        self._transport = transport
-        self._store = store
         self._snapshots = snapshots
         self._snapshotter = snapshotter
         self._machine = machine
         self._engine = engine
-        self._driver = driver
         self._interval_s = interval_s
         self._last_mark_at = environment.now()
         self._votes = DigestVotes()
-        self._own_digest: Digest | None = None
+        self.own_digest: Digest | None = None
+        """This replica's digest at the last mark, until it is in the log."""
         self.state_index = -1
 
     @property
@@ -82,7 +74,7 @@ class Snapshotting:
 
     def note_restored(self, state_index: int) -> None:
         """Note that the state machine was given the state as of `state_index`."""
-        self._own_digest = None
+        self.own_digest = None
         self.state_index = state_index
 
     def on_commands(self, meta: EntryMeta, section: memoryview, previous: EntryMeta | None) -> None:
@@ -100,44 +92,14 @@ class Snapshotting:
             elif kind == DIGEST:
                 self._count_digest(msgspec.msgpack.decode(payload, type=Digest))
 
-    def propose_trim(self, position: int) -> bool:
-        """On a leader, have every replica trim the log before a snapshot.
-
-        Returns False if there is none at `position`.
-        """
-        has_snapshot = any(meta.position == position for meta in self._snapshots.list())
-        if not has_snapshot or position <= self._store.first_position:
-            return False
-        command = encode_command(TRIM, msgspec.msgpack.encode(Trim(position)))
-        self._driver.stage(0, None, command, None, privileged=True)
-        return True
-
-    def offer_digest(self) -> None:
-        """Have this replica's digest put into the log, through the leader. Repeated until it is there."""
-        digest, leader = self._own_digest, self._engine.leader
-        if digest is None:
-            return
-        if self._driver.is_ready:
-            self.propose_digest(msgspec.msgpack.encode(digest))
-        elif leader is not None and leader != self._me:
-            self._transport.send_data(leader.node_id, DIGEST_CHANNEL, (msgspec.msgpack.encode(digest),))
-
-    def propose_digest(self, data: bytes) -> None:
-        """On a leader, put a replica's digest into the log, unless it is there or is malformed."""
-        try:
-            digest = msgspec.msgpack.decode(data, type=Digest)
-        except msgspec.MsgspecError:
-            return
-        if not self._votes.is_recorded(digest):
-            try:
-                self._driver.stage(0, None, encode_command(DIGEST, data), None, own=True)
-            except (BusyError, LogFullError):
-                pass  # the digest's replica offers it again
+    def is_recorded(self, digest: Digest) -> bool:
+        """Return whether the log has a replica's digest."""
+        return self._votes.is_recorded(digest)
 
     def _take_snapshot(self, mark: EntryMeta, previous: EntryMeta | None) -> None:
         """Take a snapshot of the present state, at the marked entry's position. It is the state before that entry."""
         self._last_mark_at = self._environment.now()
-        self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
+        self.own_digest = Digest(mark.position, *self._me, self._machine.digest())
         if previous is None or any(meta.position == mark.position for meta in self._snapshots.list()):
             return
         index = previous.index
@@ -152,8 +114,8 @@ class Snapshotting:
 
     def _count_digest(self, digest: Digest) -> None:
         verdict = self._votes.record(digest, self._engine.membership, self._me)
-        if self._own_digest is not None and self._votes.is_recorded(self._own_digest):
-            self._own_digest = None
+        if self.own_digest is not None and self._votes.is_recorded(self.own_digest):
+            self.own_digest = None
         if verdict is Verdict.SELF_DIFFERS:
             raise StateDivergedError(
                 f"at the snapshot mark at {digest.position} a majority has state digest {digest.digest:#018x},"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dledger.config import ReplicaConfig
 from dledger.consensus.engine import Engine
 from dledger.environment import Environment
 from dledger.net.transport import Transport
-from dledger.replica.applier import Applier
 from dledger.replica.asking import RETURNING_CHANNEL, GroupKnowledge
+from dledger.replica.connected import ConnectedPeers
 from dledger.replica.driver import Driver
 from dledger.replica.fetching import Fetcher
 from dledger.replica.flusher import Flusher
@@ -21,6 +19,7 @@ from dledger.replica.returning import AnswerDesk
 from dledger.replica.scrub import PromiseScrub
 from dledger.replica.snapshot_keeper import SNAPSHOT_COPY_CHANNEL, SnapshotKeeper
 from dledger.replica.snapshotter import Snapshotter
+from dledger.replica.standing import Standing
 from dledger.types import ReplicaId
 
 CHANNELS = frozenset((REPAIR_CHANNEL, SNAPSHOT_COPY_CHANNEL, RETURNING_CHANNEL))
@@ -30,8 +29,6 @@ class Upkeep:
     """Repairs the log, scrubs all other files, fetches earlier parts of the log, and removes trimmed files.
 
     Also answers nodes that come back after they lost files.
-
-    `connected` maps the ids of connected nodes to their incarnations.
     """
 
     def __init__(
@@ -40,12 +37,12 @@ class Upkeep:
         opened: Opened,
         environment: Environment,
         transport: Transport,
-        connected: Mapping[str, ReplicaId],
+        connected: ConnectedPeers,
         repairer: Repairer,
         remover: Remover,
         flusher: Flusher,
         reads: ReadWaiters,
-        applier: Applier,
+        standing: Standing,
         snapshotter: Snapshotter,
         engine: Engine,
         driver: Driver,
@@ -70,7 +67,7 @@ class Upkeep:
             opened.store,
             opened.snapshots,
             connected,
-            applier,
+            standing,
             snapshotter,
             driver,
             rest_s=config.scrub_interval_ms / 1000,
@@ -83,7 +80,7 @@ class Upkeep:
             opened.store,
             opened.snapshots,
             connected,
-            applier,
+            standing,
             snapshotter,
             engine,
             pause_s=None if config.fetch_pause_ms is None else config.fetch_pause_ms / 1000,

@@ -19,7 +19,7 @@ CATALOGUE = Catalogue("log")
 
 def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta, previous: EntryMeta | None) -> None:
     self._last_mark_at = self._environment.now()
-    self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
+    self.own_digest = Digest(mark.position, *self._me, self._machine.digest())
     if previous is None or any(meta.position == mark.position for meta in self._snapshots.list()):
         return
     newest = self._engine.membership, self._engine.membership_index

@@ -31,7 +31,7 @@ CATALOGUE.add(
 
 
 def _forget_what_was_proposed(self: Leading) -> None:
-    self.successor = None
+    self._standing.successor = None
     self._completions.add(partial(self._report_dropped, self._proposer.drop()))
 
 

@@ -359,7 +359,7 @@ def read_waits_for_apply() -> None:
             return 0.0
 
     class Leader:
-        """Engine and driver of a leader whose first heartbeat round begins."""
+        """Engine, standing and driver of a leader whose first heartbeat round begins."""
 
         is_leader, is_stopped = True, False
 
@@ -370,7 +370,7 @@ def read_waits_for_apply() -> None:
             """Do nothing: the heartbeats reach no node."""
 
     leader: Any = Leader()
-    reads = ReadWaiters(_as_environment(Loop()), leader, leader)
+    reads = ReadWaiters(_as_environment(Loop()), leader, leader, leader)
     reads.add(answered.append)
     soon.pop()()
     reads.confirmed(1, 5)
