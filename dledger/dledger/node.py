@@ -34,9 +34,9 @@ from dledger.net.settings import LinkCounters
 from dledger.reopening import NodeDirectory, close_replica, lock_directory, make_links
 from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
-from dledger.replica.joining import promote, without
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
+from dledger.replica.upkeep.members import promote, without
 from dledger.statemachine import StateMachine
 from dledger.store.disk import DiskSpace, OsDisk
 from dledger.store.identity import DirectoryLock

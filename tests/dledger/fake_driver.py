@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.consensus.effects import Output
-from dledger.replica.connected import ConnectedPeers
+from dledger.replica.standing import ConnectedPeers
 from dledger.types import ReplicaId
 from dledger_base.loop_guard import as_worker
 

@@ -7,7 +7,7 @@ import pytest
 from dledger.consensus.effects import SendCatchUp
 from dledger.core.messages import Append
 from dledger.errors import TrimmedError
-from dledger.replica.outbox import Outbox
+from dledger.replica.peers.outbox import Outbox
 from dledger.types import EntryKind, EntryMeta, ReplicaId
 from tests.dledger.fake_driver import FakeDriver, HeldWork, connected_to
 

@@ -14,7 +14,7 @@ from dledger.core.log_table import LogTable
 from dledger.core.messages import AppendReply, HeartbeatReply, VoteReply
 from dledger.core.raft import Raft
 from dledger.errors import NotLeaderError
-from dledger.replica.reads import ReadWaiters
+from dledger.replica.applying.reads import ReadWaiters
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId
 from tests.dledger.fake_driver import FakeDriver
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from dledger.errors import CorruptionError, LogFullError
-from dledger.replica.connected import ConnectedPeers
-from dledger.replica.snapshot_keeper import SCRUB_BYTES, SnapshotKeeper, _Attempt
+from dledger.replica.snapshots.keeping import SCRUB_BYTES, SnapshotKeeper, _Attempt
+from dledger.replica.standing import ConnectedPeers
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta

@@ -15,8 +15,8 @@ import pytest
 
 from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
-from dledger.replica.commands import Digest
-from dledger.replica.own_commands import OwnCommands
+from dledger.replica.snapshots.marks import Digest
+from dledger.replica.writing.own_commands import OwnCommands
 from dledger_broker import node as broker_module
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.kernel.machine import MachineConfig

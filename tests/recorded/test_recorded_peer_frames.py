@@ -14,12 +14,11 @@ from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
 from dledger.net.handshake import PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.links import Links
 from dledger.net.requests import RequestChannel
-from dledger.replica.asking import GroupKnowledge
-from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
-from dledger.replica.repair import Repairer
-from dledger.replica.returning import AnswerDesk, ReturnInquiry
-from dledger.replica.snapshot_keeper import SnapshotKeeper
-from dledger.replica.transfer import SnapshotReceiver, SnapshotSender
+from dledger.replica.snapshots.keeping import SnapshotKeeper
+from dledger.replica.snapshots.marks import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
+from dledger.replica.snapshots.sending import SnapshotReceiver, SnapshotSender
+from dledger.replica.start.inquiries import AnswerDesk, GroupKnowledge, ReturnInquiry
+from dledger.replica.upkeep.repair import Repairer
 from dledger.store.damage import CorruptRange
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk

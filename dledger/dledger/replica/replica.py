@@ -34,34 +34,30 @@ from dledger.environment import Environment
 from dledger.errors import ContradictionError, NotLeaderError
 from dledger.format import link
 from dledger.net.transport import Transport
-from dledger.replica.applier import Applier
-from dledger.replica.completions import Completions
-from dledger.replica.connected import ConnectedPeers
+from dledger.replica.applying.applier import Applier
+from dledger.replica.applying.reads import ReadWaiters
+from dledger.replica.driver import Completions
 from dledger.replica.feed import MachineFeed
-from dledger.replica.flush_bound import DURABLE_CHANNEL, FlushBound
-from dledger.replica.flusher import SLOW_SYNC_S, Flusher
-from dledger.replica.forgetting import Forgetter
-from dledger.replica.housekeeping import Housekeeping
-from dledger.replica.inbox import Inbox
-from dledger.replica.lateness import TimedLoop
-from dledger.replica.leading import Leading
-from dledger.replica.opening import Opened
-from dledger.replica.outbox import Outbox
-from dledger.replica.own_commands import DIGEST_CHANNEL, OwnCommands
-from dledger.replica.own_group import OwnGroup
-from dledger.replica.reads import ReadWaiters
-from dledger.replica.recent import RecentEntries
-from dledger.replica.removal import Remover
-from dledger.replica.repair import Repairer
-from dledger.replica.reserving import Reserver
-from dledger.replica.rewriting import Rewriter
-from dledger.replica.saver import HardStateSaver
-from dledger.replica.snapshotter import Snapshotter
-from dledger.replica.snapshotting import Snapshotting
-from dledger.replica.standing import Standing, not_leader
-from dledger.replica.transfer import SNAPSHOT_CHANNEL
-from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
-from dledger.replica.upkeep import Upkeep
+from dledger.replica.peers.inbox import Inbox
+from dledger.replica.peers.outbox import HardStateSaver, Outbox
+from dledger.replica.snapshots.marks import SnapshotMarks
+from dledger.replica.snapshots.sending import SNAPSHOT_CHANNEL
+from dledger.replica.snapshots.taking import Remover, SnapshotTaker
+from dledger.replica.standing import ConnectedPeers, Standing, not_leader
+from dledger.replica.start.opening import Opened
+from dledger.replica.status import TimedLoop
+from dledger.replica.storing.flush_bound import DURABLE_CHANNEL, FlushBound
+from dledger.replica.storing.flusher import SLOW_SYNC_S, Flusher
+from dledger.replica.storing.recent import RecentEntries
+from dledger.replica.storing.rewriting import Rewriter
+from dledger.replica.upkeep.forgetting import Forgetter
+from dledger.replica.upkeep.members import OwnGroup
+from dledger.replica.upkeep.repair import Repairer
+from dledger.replica.upkeep.upkeep import CHANNELS as UPKEEP_CHANNELS
+from dledger.replica.upkeep.upkeep import Housekeeping, Upkeep
+from dledger.replica.writing.leading import Leading
+from dledger.replica.writing.own_commands import DIGEST_CHANNEL, OwnCommands
+from dledger.replica.writing.space import Reserver
 from dledger.statemachine import Restore, StateMachine
 from dledger.types import EntryMeta, Fill, Membership, ReplicaId, Role, SnapshotMeta
 from dledger_base.invariants import invariant
@@ -120,16 +116,16 @@ class Replica:
         self.flusher = Flusher(environment, store, self._completions, engine, self, sync=config.flush == "sync")
         remover = Remover(environment, store, self.flusher, self)
         self._reserver = reserver = Reserver(environment, store, standing, self)
-        self._snapshotter = Snapshotter(environment, store, snapshots, remover, engine, self)
-        self._snapshotting = Snapshotting(
-            self.me, environment, snapshots, self._snapshotter, machine, engine,
+        self._taker = SnapshotTaker(environment, store, snapshots, remover, engine, self)
+        self._marks = SnapshotMarks(
+            self.me, environment, snapshots, self._taker, machine, engine,
             interval_s=config.snapshot_interval_ms / 1000,
         )  # fmt: skip
         self.leading = Leading(
-            config, environment, store, reserver, self._feed, self._completions, self._snapshotting, connected,
+            config, environment, store, reserver, self._feed, self._completions, self._marks, connected,
             standing, engine, self,
         )  # fmt: skip
-        self._own_commands = OwnCommands(self.me, transport, store, self._snapshotting, self.leading, standing, engine)
+        self._own_commands = OwnCommands(self.me, transport, store, self._marks, self.leading, standing, engine)
         self._outbox = Outbox(
             environment, transport, store, snapshots, self._recent, connected, self.leading, engine, self
         )
@@ -138,14 +134,14 @@ class Replica:
         self._inbox = Inbox(environment, transport, store, reserver, self._feed, self._outbox, engine, self)
         self.rewriter = Rewriter(store, self._recent, self.flusher, self._inbox, engine, self)
         self.housekeeper = Housekeeping(
-            config, opened, environment, self._own_commands, self._snapshotter, reserver, self.leading, connected,
+            config, opened, environment, self._own_commands, self._taker, reserver, self.leading, connected,
             standing, engine, self,
         )  # fmt: skip
 
         applied_index = self._feed.restore(opened.recovery.base)
-        self._snapshotting.note_restored(self._feed.state_index)
+        self._marks.note_restored(self._feed.state_index)
         self._applier = Applier(
-            environment, store, self._recent, self.leading.contexts, self._completions, self._feed, self._snapshotting,
+            environment, store, self._recent, self.leading.contexts, self._completions, self._feed, self._marks,
             self._reads, standing, engine, self, applied_index=applied_index,
         )  # fmt: skip
         self.flush_bound = FlushBound(
@@ -155,7 +151,7 @@ class Replica:
         if config.flush == "async":
             self._applier.apply_limit = self.flush_bound.apply_limit
         forgetter = Forgetter(
-            config.node_id, environment, store, snapshots, self._snapshotter, self._feed, self._applier, standing, self
+            config.node_id, environment, store, snapshots, self._taker, self._feed, self._applier, standing, self
         )
         self.repairer = Repairer(
             config.node_id, environment, transport, store, connected, self._applier, standing, forgetter, engine, self,
@@ -163,7 +159,7 @@ class Replica:
         )  # fmt: skip
         self.upkeep = Upkeep(
             config, opened, environment, transport, connected, self.repairer, remover, self.flusher, self._reads,
-            standing, self._snapshotter, engine, self,
+            standing, self._taker, engine, self,
         )  # fmt: skip
         self.own_group = OwnGroup(opened.identity_files, engine, self.upkeep.promises)
 
@@ -186,7 +182,7 @@ class Replica:
             self.leading.drop()
             stopping = NotLeaderError(None, self.engine.term, "this node is stopping")
             self._completions.add(partial(self._reads.fail, stopping))
-            self._snapshotter.abandon()
+            self._taker.abandon()
             self._inbox.receiver.abandon()
             self._outbox.stop()
             self.upkeep.stop()
@@ -417,7 +413,7 @@ class Replica:
         self.flush_bound.role_changed()
 
     def _reset(self, base: SnapshotMeta) -> None:
-        self._snapshotter.abandon()
+        self._taker.abandon()
         self._applier.halt()
         self.rewriter.replace(base, partial(self._replaced, base, self._feed.take_offered(base)))
 
@@ -469,7 +465,7 @@ class Replica:
     @property
     def on_trimmed(self) -> list[Callable[[int], None]]:
         """Callbacks for the position at which the log begins after a trim."""
-        return self._snapshotter.on_trimmed
+        return self._taker.on_trimmed
 
     @property
     def applied_index(self) -> int:

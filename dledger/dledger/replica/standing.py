@@ -1,13 +1,15 @@
-"""Standing of a replica: whether it takes part, who leads, whether it is ready, and what it has applied.
+"""Standing of a replica: facts that many parts ask for, each of them written by one part.
 
-Parts ask here. State machine and refused clients get it from here.
+Whether it takes part, who leads, whether it is ready, what it has applied, and which peers it can send to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dledger.consensus.engine import Engine
 from dledger.errors import NotLeaderError
-from dledger.replica.completions import Completions
+from dledger.replica.driver import Completions
 from dledger.replica.feed import MachineFeed
 from dledger.statemachine import Leadership
 from dledger.types import ReplicaId, Role
@@ -79,3 +81,32 @@ def not_leader(engine: Engine) -> NotLeaderError:
             leader, engine.term, "it is handing over" if engine.transfer_to else "it is not ready yet"
         )
     return NotLeaderError(leader, engine.term)
+
+
+class ConnectedPeers:
+    """Keeps who is connected. The outbox notes changes, all other parts ask."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, ReplicaId] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    def __iter__(self) -> Iterator[ReplicaId]:
+        """Iterate over the peers in the order in which they were first connected."""
+        return iter(self._by_node.values())
+
+    def __contains__(self, peer: ReplicaId) -> bool:
+        return self._by_node.get(peer.node_id) == peer
+
+    def has_node(self, node_id: str) -> bool:
+        """Return whether any incarnation of a node is connected."""
+        return node_id in self._by_node
+
+    def note_connected(self, peer: ReplicaId) -> None:
+        self._by_node[peer.node_id] = peer
+
+    def note_lost(self, peer: ReplicaId) -> None:
+        """Note that a link ended. Another incarnation of the node may be connected by now, and stays so."""
+        if peer in self:
+            del self._by_node[peer.node_id]

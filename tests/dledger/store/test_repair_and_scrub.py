@@ -8,7 +8,7 @@ import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_entry, synced_log
 
 from dledger.errors import CorruptionError, LogFullError
-from dledger.replica.repair import REPAIR_CHANNEL, Repairer
+from dledger.replica.upkeep.repair import REPAIR_CHANNEL, Repairer
 from dledger.store import repair
 from dledger.store.damage import CorruptRange
 from dledger.store.repair import SPOOL_PATH, Spool

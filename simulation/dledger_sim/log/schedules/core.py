@@ -5,7 +5,7 @@ from typing import Any
 
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
-from dledger.replica.reads import ReadWaiters
+from dledger.replica.applying.reads import ReadWaiters
 from dledger.types import Role
 from dledger_sim.cores import CoreGroup
 from dledger_sim.engine_group import entries, replica
