@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from dledger.net.requests import Handler, RequestChannel
-from dledger.replica.proposer import Fill
 from dledger.replica.status import NodeStatus
 from dledger.store.disk import DiskSpace
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
 from dledger.store.reader import OpenFile, SegmentInfo
-from dledger.types import Membership, WallClock
+from dledger.types import Fill, Membership, WallClock
 
 T = TypeVar("T")
 

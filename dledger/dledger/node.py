@@ -34,17 +34,16 @@ from dledger.net.settings import LinkCounters
 from dledger.reopening import NodeDirectory, close_replica, lock_directory, make_links
 from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
-from dledger.replica.joining import promote, without
-from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
+from dledger.replica.upkeep.members import promote, without
 from dledger.statemachine import StateMachine
 from dledger.store.disk import DiskSpace, OsDisk
 from dledger.store.identity import DirectoryLock
 from dledger.store.log import Pin, SegmentInfo
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan, find_cuts, last_records, read_run, record_spans
 from dledger.store.reader import OpenFile
-from dledger.types import Membership, Position, ReplicaId, WallClock
+from dledger.types import Fill, Membership, Position, ReplicaId, WallClock
 from dledger_base.invariants import invariant
 from dledger_base.loop_guard import excepted
 from dledger_base.loop_holds import PEERS, LoopHolds

@@ -18,10 +18,9 @@ from dledger.net.handshake import Belonging
 from dledger.net.links import Links
 from dledger.net.settings import LinkLimits
 from dledger.net.transport import Receiver
-from dledger.replica.founding import FoundingInquiry
-from dledger.replica.opening import Opened, is_empty, lost_directory_identity, open_directory, set_aside
 from dledger.replica.replica import Replica
-from dledger.replica.returning import ReturnInquiry, only_voter_error
+from dledger.replica.start.inquiries import FoundingInquiry, ReturnInquiry, only_voter_error
+from dledger.replica.start.opening import Opened, is_empty, lost_directory_identity, open_directory, set_aside
 from dledger.store.disk import OsDisk, make_directory_durably
 from dledger.store.identity import DirectoryLock, Identity
 from dledger.types import ReplicaId
@@ -103,7 +102,7 @@ class NodeDirectory:
         that lists the node answers. Then the log is set aside, and the node comes back as another incarnation.
 
         Raises `LostDirectoryError` if the node is its group's only voter, and as
-        `dledger.replica.opening.open_directory`.
+        `dledger.replica.start.opening.open_directory`.
         """
         config, mint = self._config, mint_incarnation
         founds = config.bootstrap

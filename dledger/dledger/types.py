@@ -6,8 +6,9 @@ in bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 import msgspec
 
@@ -15,6 +16,9 @@ Term = NewType("Term", int)
 LogIndex = NewType("LogIndex", int)
 Position = NewType("Position", int)
 NodeId = NewType("NodeId", str)
+
+Fill: TypeAlias = Callable[[int], Sequence[bytes | bytearray | memoryview]]
+"""Returns the records of a unit, given the position of their first byte."""
 
 NO_TERM = Term(0)
 """Term before the first entry; real terms count from 1."""

@@ -5,7 +5,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from dledger.replica.boot import ACCEPT_LOSS_PATH, BootRecord, note_boot
+from dledger.replica.start.boot import ACCEPT_LOSS_PATH, BootRecord, note_boot
 from dledger.store.disk import OsDisk
 from dledger.store.identity import DirectoryLock
 from dledger_admin.cli import main

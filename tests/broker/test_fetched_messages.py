@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker_in_process import Client, node_config, running
 
-from dledger.replica.opening import read_identity
+from dledger.replica.start.opening import read_identity
 from dledger.store.disk import OsDisk
 from dledger.store.earlier import EarlierPart
 from dledger.store.snapshots import SnapshotStore
@@ -36,7 +36,7 @@ async def test_queues_of_a_fetched_earlier_part_of_the_log_are_rebuilt(tmp_path:
         await send_until(lambda: len(node.trim_candidates()) > 0)
         position = node.trim_candidates()[-1]
         shutil.copytree(home / "commitlog", aside)
-        node.replica._snapshotter.trim(position)  # on this node only: the group keeps the messages
+        node.replica._taker.trim(position)  # on this node only: the group keeps the messages
         await send_until(lambda: node.first_position == position)
     for directory in ("views", "consumequeue"):
         shutil.rmtree(home / directory)

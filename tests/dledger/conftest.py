@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from node_group import Group
 
-from dledger.replica import joining
+from dledger.replica.upkeep import members
 
 
 @pytest.fixture
@@ -20,4 +20,4 @@ async def group(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 @pytest.fixture
 def soon_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a leader replace a silent member soon."""
-    monkeypatch.setattr(joining, "REPLACE_AFTER_S", 0.5)
+    monkeypatch.setattr(members, "REPLACE_AFTER_S", 0.5)

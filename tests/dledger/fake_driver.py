@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.consensus.effects import Output
+from dledger.replica.standing import ConnectedPeers
+from dledger.types import ReplicaId
 from dledger_base.loop_guard import as_worker
 
 
 class FakeDriver:
     """Driver that runs work at once and lists the failures and suspects that a part reports. See `Driver`."""
-
-    is_ready = True
-    is_stopped = False
 
     def __init__(self) -> None:
         self.failures: list[BaseException] = []
@@ -32,19 +31,19 @@ class FakeDriver:
     def pump(self) -> None:
         """Do nothing."""
 
-    def renew_readiness(self) -> bool:
-        return self.is_ready
-
     def execute(self, output: Output) -> None:
         """Do nothing, as for an engine without effects."""
 
     def suspect(self, index: int) -> None:
         self.suspects.append(index)
 
-    def stage(
-        self, size: int, fill: object, commands: object, context: object, *, privileged: bool = False, own: bool = False
-    ) -> int:
-        return 0
+
+def connected_to(*peers: ReplicaId) -> ConnectedPeers:
+    """Return the peers of a replica that is connected to these."""
+    connected = ConnectedPeers()
+    for peer in peers:
+        connected.note_connected(peer)
+    return connected
 
 
 class Unfailing(FakeDriver):

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 from dledger.errors import BusyError, CorruptionError
 from dledger.format import HEADER_BYTES, encode_command, seal
-from dledger.replica.applier import Applier
-from dledger.replica.commands import FIRST_SERVICE_KIND
-from dledger.replica.completions import Completions
-from dledger.replica.proposer import Contexts
-from dledger.replica.recent import RecentEntries
+from dledger.replica.applying.applier import Applier, Contexts
+from dledger.replica.driver import Completions
+from dledger.replica.snapshots.marks import FIRST_SERVICE_KIND
+from dledger.replica.storing.recent import RecentEntries
 from dledger.types import EntryKind
 from dledger_base.loop_holds import LoopHolds
 from tests.dledger.fake_driver import FakeDriver, HeldWork
@@ -72,6 +71,7 @@ class Setup:
         self.batches = []
         self.driver = FakeDriver()
         self.completions = Completions(self.driver.fail)
+        self.standing = SimpleNamespace(is_stopped=False, renew=lambda: False)
         self.applier = Applier(
             self.turns,
             self.log,
@@ -81,7 +81,7 @@ class Setup:
             self,
             self,
             SimpleNamespace(applied=lambda _index: None),
-            SimpleNamespace(check=lambda: False),
+            self.standing,
             SimpleNamespace(),
             self.driver,
             applied_index=-1,

@@ -11,10 +11,10 @@ from sim_groups import run, started
 
 import dledger.reopening
 from dledger.config import ReplicaConfig
-from dledger.replica.boot import PATH as BOOT_PATH
-from dledger.replica.boot import BootRecord, note_boot, record_boot
-from dledger.replica.opening import open_directory
 from dledger.replica.replica import Replica
+from dledger.replica.start.boot import PATH as BOOT_PATH
+from dledger.replica.start.boot import BootRecord, note_boot, record_boot
+from dledger.replica.start.opening import open_directory
 from dledger.testing.disk import SimDisk
 from dledger_sim.log.group import GroupSettings
 from dledger_sim.log.workload import Workload, WorkloadSettings

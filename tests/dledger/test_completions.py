@@ -8,7 +8,7 @@ import pytest
 
 from dledger import Node
 from dledger.errors import OutcomeUnknownError, StorageError
-from dledger.replica.completions import Completions
+from dledger.replica.driver import Completions
 from dledger.store.disk import OsFile
 from dledger_base.invariants import InvariantError
 from tests.dledger.node_group import Group, Journal, alone, until

@@ -12,7 +12,7 @@ from node_group import DEADLINE_S, SEGMENT_BYTES, Group, Journal, until
 from dledger import Node
 from dledger.errors import ContradictionError, CorruptionError
 from dledger.format import HEADER_BYTES
-from dledger.replica import outbox
+from dledger.replica.peers import outbox
 
 GROUP_OPTIONS = {"snapshot_interval_ms": 3_600_000}
 
@@ -28,7 +28,7 @@ async def test_a_restarted_node_heals_a_body_and_a_header(group: Group, caplog: 
     metas = group.metas(victim)
     group.flip_bit(victim, metas[20].position + HEADER_BYTES + 7)
     group.flip_bit(victim, metas[90].position + 13)
-    with caplog.at_level(logging.ERROR, "dledger.replica.repair"):
+    with caplog.at_level(logging.ERROR, "dledger.replica.upkeep.repair"):
         await group.start(victim)
         await until(partial(healed, group.nodes[victim], 2))
     said = [record.getMessage() for record in caplog.records if "event=corruption" in record.getMessage()]
@@ -136,7 +136,7 @@ async def test_a_rotten_membership_entry_takes_effect_once_healed(group: Group):
 async def test_a_read_that_fails_has_its_range_healed_without_waiting_for_the_scrub(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("dledger.replica.repair.SCRUB_IDLE_BYTES", 0)
+    monkeypatch.setattr("dledger.replica.upkeep.repair.SCRUB_IDLE_BYTES", 0)
     await group.start_with(150)
     node = next(node for node in group.nodes.values() if not node.is_ready)
     victim = node.config.node_id
@@ -151,7 +151,7 @@ async def test_a_read_that_fails_has_its_range_healed_without_waiting_for_the_sc
 
 async def test_views_inside_a_lost_range_are_healed_before_the_scrub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The entry before the first entry that the views need cannot be read either."""
-    monkeypatch.setattr("dledger.replica.repair.SCRUB_IDLE_BYTES", 0)
+    monkeypatch.setattr("dledger.replica.upkeep.repair.SCRUB_IDLE_BYTES", 0)
     async with Group(tmp_path) as group:
         victim = await group.follower()
         snapshots = group.nodes[victim].replica.snapshots

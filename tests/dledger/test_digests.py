@@ -1,7 +1,6 @@
 """Replicas publish digests of their state. A replica that differs from a majority notices."""
 
-from dledger.replica.commands import Digest
-from dledger.replica.digests import KEPT_MARKS, DigestVotes, Verdict
+from dledger.replica.snapshots.marks import KEPT_MARKS, Digest, DigestVotes, Verdict
 from dledger.types import Membership, ReplicaId
 
 A, B, C, LEARNER = (ReplicaId(name, "1") for name in "abcd")

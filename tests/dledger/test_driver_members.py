@@ -10,9 +10,9 @@ from tests.dledger.fake_driver import FakeDriver
 MEMBERS = {name: member for name, member in vars(Driver).items() if not name.startswith("_")}
 
 
-def test_the_driver_offers_ten_members_to_its_parts():
+def test_the_driver_offers_six_members_to_its_parts():
     assert sorted(MEMBERS) == [
-        "execute", "fail", "is_ready", "is_stopped", "pump", "renew_readiness", "retire", "run", "stage", "suspect",
+        "execute", "fail", "pump", "retire", "run", "suspect",
     ]  # fmt: skip
 
 

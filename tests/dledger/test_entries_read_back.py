@@ -7,9 +7,9 @@ import pytest
 from dledger.consensus.effects import SendCatchUp
 from dledger.core.messages import Append
 from dledger.errors import TrimmedError
-from dledger.replica.outbox import Outbox
+from dledger.replica.peers.outbox import Outbox
 from dledger.types import EntryKind, EntryMeta, ReplicaId
-from tests.dledger.fake_driver import FakeDriver, HeldWork
+from tests.dledger.fake_driver import FakeDriver, HeldWork, connected_to
 
 PEER = ReplicaId("c", "1")
 TERM = 5
@@ -26,7 +26,7 @@ class Parts(HeldWork):
         self.takes = True
         self.trimmed = False
         self.entries: tuple[list[EntryMeta], bytes] | TrimmedError = (METAS, b"x" * 200)
-        self.outbox = Outbox(self, self, self, None, None, {"c": PEER}, None, self, FakeDriver())
+        self.outbox = Outbox(self, self, self, None, None, connected_to(PEER), None, self, FakeDriver())
         self.is_leader, self.term, self.commit_index = True, TERM, 9
 
     def now(self) -> float:

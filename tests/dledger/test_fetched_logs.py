@@ -8,7 +8,7 @@ import pytest
 from node_group import SEGMENT_BYTES, Group, has_trimmed, until
 
 from dledger.errors import CorruptionError
-from dledger.replica import fetching
+from dledger.replica.upkeep import fetching
 from dledger.store import earlier
 from dledger.store.disk import OsDisk
 from dledger.store.log import LogStore
@@ -32,7 +32,7 @@ async def later_log(group: Group, *, from_the_beginning: bool) -> str:
         await group.trim(first)
     node = group.nodes[late]
     node.replica.upkeep.fetcher.stop()
-    node.replica._snapshotter.trim(later)
+    node.replica._taker.trim(later)
     await until(lambda: has_trimmed(node, later), "a log that begins later")
     await group.stop(late)
     return late
@@ -245,7 +245,7 @@ async def test_a_part_of_which_the_group_trims_a_piece_is_dropped_though_this_lo
         other = next(node for node_id, node in group.nodes.items() if node_id != late)
         inside = next(meta.position for meta in other.replica.snapshots.list() if 0 < meta.position < begins)
         for node in group.nodes.values():
-            node.replica._snapshotter.trim(inside)
+            node.replica._taker.trim(inside)
         await until(lambda: not (group.home(late) / earlier.DIRECTORY).exists(), "it is dropped")
         assert not errors
         assert group.nodes[late].first_position == begins
@@ -260,7 +260,7 @@ async def test_a_part_that_the_group_trims_is_dropped(tmp_path: Path):
         while not (candidates := [one for one in group.trim_candidates() if one > begins]):
             await group.append_until_trimmable(len(group.trim_candidates()) + 1)
         for node in group.nodes.values():
-            node.replica._snapshotter.trim(candidates[0])
+            node.replica._taker.trim(candidates[0])
         await until(lambda: not (home / "earlier").exists(), "it is dropped")
         await group.stop(late)
         await group.start(late)

@@ -7,8 +7,8 @@ import pytest
 
 from dledger.config import ReplicaConfig
 from dledger.errors import LostDirectoryError, StorageError
-from dledger.replica.boot import accept_loss
-from dledger.replica.opening import STARTED, Opened, lost_directory_identity, open_directory, set_aside
+from dledger.replica.start.boot import accept_loss
+from dledger.replica.start.opening import STARTED, Opened, lost_directory_identity, open_directory, set_aside
 from dledger.store.disk import File, OsDisk
 from dledger.store.identity import Identity
 from dledger.types import HardState

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dledger.replica.flush_bound import BOUND_BYTES, BOUND_S, FlushBound
+from dledger.replica.storing.flush_bound import BOUND_BYTES, BOUND_S, FlushBound
 from dledger.types import EntryMeta, Membership, ReplicaId
 from tests.dledger.fake_driver import FakeDriver
 
@@ -108,7 +108,7 @@ def test_no_more_bytes_are_acknowledged_than_the_disks_may_lack() -> None:
 
 
 def test_a_large_entry_is_applied_once_all_earlier_entries_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dledger.replica.flush_bound.BOUND_BYTES", ENTRY_BYTES // 2)
+    monkeypatch.setattr("dledger.replica.storing.flush_bound.BOUND_BYTES", ENTRY_BYTES // 2)
     leader = Leader()
     assert leader.commit(3) == 1
     for peer in (B, C):

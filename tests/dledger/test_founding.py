@@ -9,8 +9,7 @@ import pytest
 from node_group import Group, Journal, until
 
 from dledger import Node
-from dledger.replica.asking import ANSWER, RETURNING_CHANNEL, GroupKnowledge, encode_knowledge
-from dledger.replica.founding import FoundingInquiry
+from dledger.replica.start.inquiries import ANSWER, RETURNING_CHANNEL, FoundingInquiry, GroupKnowledge, encode_knowledge
 from dledger.types import ReplicaId
 
 pytestmark = pytest.mark.usefixtures("soon_replaced")

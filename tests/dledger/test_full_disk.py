@@ -14,7 +14,7 @@ from dledger import Node
 from dledger.consensus.peers import DISK_FULL
 from dledger.errors import LogFullError
 from dledger.format import encode_command
-from dledger.replica import housekeeping
+from dledger.replica.upkeep import upkeep
 from dledger.store.disk import DiskSpace, OsDisk
 from dledger.store.log import LogStore
 from dledger.store.space import Need
@@ -129,7 +129,7 @@ async def test_disk_usage_is_queried_off_the_event_loop_and_once_at_a_time(
             may_go_on.wait(30)
         return DiskSpace(50 << 30, 200 << 30) if may_go_on.is_set() else DiskSpace(20 << 30, 200 << 30)
 
-    monkeypatch.setattr(housekeeping, "DISK_CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(upkeep, "DISK_CHECK_INTERVAL_S", 0.0)
     async with leading(tmp_path) as node:
         monkeypatch.setattr(OsDisk, "usage", usage)
         await until(lambda: node.status().disk_used == 900, "a look")
@@ -219,7 +219,7 @@ class Usage:
             return DiskSpace(900 << 20 if plenty else self.free << 20, self.total << 20)
 
         monkeypatch.setattr(OsDisk, "usage", usage)
-        monkeypatch.setattr(housekeeping, "DISK_CHECK_INTERVAL_S", 0.0)
+        monkeypatch.setattr(upkeep, "DISK_CHECK_INTERVAL_S", 0.0)
 
 
 async def makes_room(node: Node) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dledger.consensus.peers import Mode
 from dledger.core.progress import Progress
-from dledger.replica.joining import REPLACE_AFTER_S, JoiningPolicy, promote, replace, without
+from dledger.replica.upkeep.members import REPLACE_AFTER_S, JoiningPolicy, promote, replace, without
 from dledger.types import Membership, ReplicaId
 
 A, B, C = (ReplicaId(name, "1") for name in "abc")

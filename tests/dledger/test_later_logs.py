@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from node_group import Group, until
 
-from dledger.replica import beginning
+from dledger.replica.upkeep import members
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand over soon, and retry soon if a busy machine let the first handover fail."""
-    monkeypatch.setattr(beginning, "MIN_ADVANTAGE_S", 0.2)
-    monkeypatch.setattr(beginning, "RETRY_INTERVAL_S", 1.0)
+    monkeypatch.setattr(members, "MIN_ADVANTAGE_S", 0.2)
+    monkeypatch.setattr(members, "RETRY_INTERVAL_S", 1.0)
 
 
 async def test_a_leader_with_a_shorter_log_hands_over_to_a_node_with_more(tmp_path: Path):
@@ -24,7 +24,7 @@ async def test_a_leader_with_a_shorter_log_hands_over_to_a_node_with_more(tmp_pa
         for node_id in later:
             node = group.nodes[node_id]
             await until(lambda node=node: node.trim_candidates(), "a snapshot")
-            node.replica._snapshotter.trim(node.trim_candidates()[0])
+            node.replica._taker.trim(node.trim_candidates()[0])
             first_segment = group.home(node_id) / "commitlog" / f"{0:020d}"
             await until(lambda path=first_segment: not path.exists(), "a log that begins later, also after a restart")
             await group.stop(node_id)

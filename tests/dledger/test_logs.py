@@ -9,7 +9,7 @@ import time
 import pytest
 from node_group import leading
 
-from dledger.replica.roster import Roster
+from dledger.replica.writing.leading import Roster
 from dledger.types import Membership, ReplicaId
 from dledger_base import log_writer
 from dledger_base.log_writer import LogWriter

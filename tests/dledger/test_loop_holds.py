@@ -11,7 +11,7 @@ from node_group import leading, until
 
 from dledger.environment import COLD, MAX_COLD_BACKLOG, AsyncioEnvironment
 from dledger.errors import BusyError
-from dledger.replica.lateness import BOUNDS_S, TimedLoop
+from dledger.replica.status import BOUNDS_S, TimedLoop
 from dledger_base.loop_holds import (
     APPLY,
     COLLECTION,

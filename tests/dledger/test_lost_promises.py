@@ -15,7 +15,7 @@ from node_group import Group, Journal, until
 
 from dledger import Node
 from dledger.errors import LostDirectoryError
-from dledger.replica.boot import accept_loss
+from dledger.replica.start.boot import accept_loss
 from dledger.store.disk import OsDisk
 from dledger.store.hardstate import HardStateFile
 from dledger.store.identity import Identity, read_identity, write_identity

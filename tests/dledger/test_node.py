@@ -306,7 +306,7 @@ async def test_a_replica_whose_state_differs_stops_and_is_installed_anew(group: 
 async def test_writes_stopped_by_two_differing_voters_resume_with_a_third_voter(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("dledger.replica.joining.REPLACE_AFTER_S", 1.0)
+    monkeypatch.setattr("dledger.replica.upkeep.members.REPLACE_AFTER_S", 1.0)
     leader = await group.start_with(5)
     odd, third = (node_id for node_id in group.ids if node_id != leader.config.node_id)
     await group.stop(third)

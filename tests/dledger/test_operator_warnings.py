@@ -7,7 +7,7 @@ import pytest
 
 from dledger.consensus.peers import ClockReading
 from dledger.core.progress import Progress
-from dledger.replica.warnings import LASTING_S, REPEAT_S, Warnings
+from dledger.replica.upkeep.watching import LASTING_S, REPEAT_S, Warnings
 from dledger.types import Membership, ReplicaId
 
 MEMBERS = Membership(tuple(ReplicaId(f"n{number}", f"i{number}") for number in range(3)))
@@ -24,7 +24,7 @@ def engine(ahead_ms: int = 0, answered_at: float = 0.0, members: Membership = ME
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.WARNING, logger="dledger.replica.warnings")
+    caplog.set_level(logging.WARNING, logger="dledger.replica.upkeep.watching")
     return lambda: [record.getMessage() for record in caplog.records]
 
 

@@ -16,8 +16,9 @@ from dledger.format import (
     iter_commands,
     parse_entry,
 )  # fmt: skip
-from dledger.replica.commands import SNAPSHOT_MARK
-from dledger.replica.proposer import MARK_BYTES, Claim, Contexts, Proposer, SealedEntry, check_room
+from dledger.replica.applying.applier import Contexts
+from dledger.replica.snapshots.marks import SNAPSHOT_MARK
+from dledger.replica.writing.proposer import MARK_BYTES, Claim, Proposer, SealedEntry, check_room
 from dledger.types import EntryKind, Membership, ReplicaId
 from dledger_base.invariants import InvariantError
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from dledger.core.log_table import LogTable
 from dledger.core.messages import AppendReply, HeartbeatReply, VoteReply
 from dledger.core.raft import Raft
 from dledger.errors import NotLeaderError
-from dledger.replica.reads import ReadWaiters
+from dledger.replica.applying.reads import ReadWaiters
 from dledger.types import EntryKind, EntryMeta, HardState, Membership, ReplicaId
 from tests.dledger.fake_driver import FakeDriver
 
@@ -37,9 +38,9 @@ class Turns:
 
 
 class Leading(FakeDriver):
-    """Engine and driver of a leader. `begin` returns the number of each round, or None if none can begin."""
+    """Engine, standing and driver of a leader. `begin` returns the number of each round, or None if none can begin."""
 
-    is_leader, leader, term, transfer_to = True, None, 3, None
+    is_leader, leader, term, transfer_to, is_stopped = True, None, 3, None, False
 
     def __init__(self, begin: Callable[[], int | None]) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Leading(FakeDriver):
 
 
 def waiters_of(turns: "Turns", leading: Leading) -> ReadWaiters:
-    return ReadWaiters(turns, leading, leading)  # type: ignore[arg-type]
+    return ReadWaiters(turns, leading, leading, leading)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_a_read_is_not_answered_by_an_earlier_confirmed_round(turns: Turns, answ
             waiters.applied(10)
 
     driver = Driver()
-    waiters = ReadWaiters(turns, core, driver)  # type: ignore[arg-type]
+    waiters = ReadWaiters(turns, SimpleNamespace(is_stopped=False), core, driver)  # type: ignore[arg-type]
     waiters.add(answers.append)
     turns.turn()
     assert answers == []

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dledger.environment import BACKGROUND, FLUSH, HARD_STATE
-from dledger.replica.completions import Completions
-from dledger.replica.flusher import Flusher
-from dledger.replica.removal import Remover
-from dledger.replica.scrub import PromiseScrub
+from dledger.replica.driver import Completions
+from dledger.replica.snapshots.taking import Remover
+from dledger.replica.storing.flusher import Flusher
+from dledger.replica.upkeep.scrub import PromiseScrub
 from dledger_broker.testing.environment import FakeEnvironment
 from tests.dledger.fake_driver import FakeDriver, HeldWork
 

@@ -12,8 +12,8 @@ import pytest
 from node_group import SEGMENT_BYTES, Group, Journal, until
 
 from dledger import Node
-from dledger.replica import rescue as rescue_module
-from dledger.replica.rescue import look, rescue
+from dledger.replica.start import rescue as rescue_module
+from dledger.replica.start.rescue import look, rescue
 from dledger.store.disk import OsDisk
 from dledger_base.loop_guard import excepted
 

@@ -81,7 +81,7 @@ async def test_a_rotten_term_at_the_leader_does_not_cost_a_follower_that_lags_it
 async def test_a_rotten_term_at_the_leader_does_not_keep_a_wiped_node_from_joining(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("dledger.replica.joining.REPLACE_AFTER_S", 1.0)
+    monkeypatch.setattr("dledger.replica.upkeep.members.REPLACE_AFTER_S", 1.0)
     await group.start()
     victim = await stop_a_follower(group)
     leader = await lead_with_a_rotten_term(group, victim)

@@ -5,7 +5,8 @@ from typing import Any, cast
 import pytest
 
 from dledger.errors import CorruptionError, LogFullError
-from dledger.replica.snapshot_keeper import SCRUB_BYTES, SnapshotKeeper, _Attempt
+from dledger.replica.snapshots.keeping import SCRUB_BYTES, SnapshotKeeper, _Attempt
+from dledger.replica.standing import ConnectedPeers
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Membership, ReplicaId, SnapshotMeta
@@ -36,7 +37,7 @@ def snapshots(disk: SimDisk) -> SnapshotStore:
 def keeper_of(snapshots: SnapshotStore, lane: Lane) -> SnapshotKeeper:
     nothing = cast(Any, None)
     return SnapshotKeeper(
-        "a", cast(Any, lane), nothing, nothing, snapshots, {}, nothing, nothing, Unfailing(), rest_s=0.0
+        "a", cast(Any, lane), nothing, nothing, snapshots, ConnectedPeers(), nothing, nothing, Unfailing(), rest_s=0.0
     )
 
 

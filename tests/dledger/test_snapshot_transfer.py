@@ -14,9 +14,9 @@ from node_group import Group, Journal, until
 
 from dledger.core.messages import InstallSnapshot
 from dledger.errors import CorruptionError, LogError, LogFullError, StorageError
-from dledger.replica import outbox
-from dledger.replica import transfer as transfers
-from dledger.replica.transfer import Received, SnapshotReceiver, SnapshotSender
+from dledger.replica.peers import outbox
+from dledger.replica.snapshots import sending as transfers
+from dledger.replica.snapshots.sending import Received, SnapshotReceiver, SnapshotSender
 from dledger.store import snapshots
 from dledger.store.disk import OsDisk
 from dledger.store.snapshots import SnapshotStore

@@ -10,7 +10,7 @@ from node_group import SEGMENT_BYTES, Group, until
 
 from dledger import Node
 from dledger.errors import CorruptionError, StorageError
-from dledger.replica import repair
+from dledger.replica.upkeep import repair
 
 GROUP_OPTIONS = {"snapshot_interval_ms": 3_600_000}
 

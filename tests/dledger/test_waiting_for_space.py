@@ -11,7 +11,7 @@ from node_group import SEGMENT_BYTES, Group, leading, until
 
 from dledger import Node
 from dledger.errors import BusyError, LogFullError, NotLeaderError
-from dledger.replica.joining import without
+from dledger.replica.upkeep.members import without
 from dledger.store.log import LogStore
 from dledger.store.space import Need
 from dledger.types import EntryMeta

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 TELLS_BEFORE_IT_SYNCS = """
 from functools import partial
 
-from dledger.replica.flusher import Flusher
+from dledger.replica.storing.flusher import Flusher
 
 written = Flusher.note_written
 

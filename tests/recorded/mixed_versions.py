@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from dledger.format import iter_commands
-from dledger.replica.commands import DIGEST, Digest
+from dledger.replica.snapshots.marks import DIGEST, Digest
 from dledger.store.disk import OsDisk
 from dledger.store.segments import segment_path
 from dledger.store.verify import compare, inspect, verify

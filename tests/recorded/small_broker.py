@@ -15,7 +15,8 @@ import pytest
 
 from dledger.config import NodeConfig
 from dledger.environment import AsyncioEnvironment
-from dledger.replica.snapshotting import Snapshotting
+from dledger.replica.snapshots.marks import Digest
+from dledger.replica.writing.own_commands import OwnCommands
 from dledger_broker import node as broker_module
 from dledger_broker.features.sending.dedup.remembered import REMEMBERED
 from dledger_broker.kernel.machine import MachineConfig
@@ -99,15 +100,15 @@ def propose_digests_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A replica repeats its own digest until it is applied, so with a slow disk the log would have it twice.
     """
-    propose = Snapshotting.propose_digest
+    propose = OwnCommands._propose_digest
 
-    def once(self: Snapshotting, data: bytes) -> None:
+    def once(self: OwnCommands, digest: Digest, data: bytes) -> None:
         proposed: set[bytes] = vars(self).setdefault("proposed_in_test", set())
         if data not in proposed:
             proposed.add(data)
-            propose(self, data)
+            propose(self, digest, data)
 
-    monkeypatch.setattr(Snapshotting, "propose_digest", once)
+    monkeypatch.setattr(OwnCommands, "_propose_digest", once)
 
 
 def use_small_files(monkeypatch: pytest.MonkeyPatch) -> None:

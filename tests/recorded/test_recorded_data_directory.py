@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from dledger.config import ReplicaConfig
-from dledger.replica.opening import open_directory
+from dledger.replica.start.opening import open_directory
 from dledger.store.disk import OsDisk
 from dledger.store.verify import verify
 from tests.recorded.data_directory import START_MS, Contents, write

@@ -14,18 +14,17 @@ from dledger.net.frames import Frame, FrameKind, FrameReader, encode_head
 from dledger.net.handshake import PROTOCOL_VERSION, Handshake, Hello
 from dledger.net.links import Links
 from dledger.net.requests import RequestChannel
-from dledger.replica.asking import GroupKnowledge
-from dledger.replica.commands import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
-from dledger.replica.repair import Repairer
-from dledger.replica.returning import AnswerDesk, ReturnInquiry
-from dledger.replica.snapshot_keeper import SnapshotKeeper
-from dledger.replica.transfer import SnapshotReceiver, SnapshotSender
+from dledger.replica.snapshots.keeping import SnapshotKeeper
+from dledger.replica.snapshots.marks import DIGEST, SNAPSHOT_MARK, TRIM, Digest, Trim
+from dledger.replica.snapshots.sending import SnapshotReceiver, SnapshotSender
+from dledger.replica.start.inquiries import AnswerDesk, GroupKnowledge, ReturnInquiry
+from dledger.replica.upkeep.repair import Repairer
 from dledger.store.damage import CorruptRange
 from dledger.store.snapshots import SnapshotStore
 from dledger.testing.disk import SimDisk
 from dledger.types import Lane, Membership, ReplicaId, SnapshotMeta
 from dledger_broker.testing import FakeEnvironment
-from tests.dledger.fake_driver import Unfailing
+from tests.dledger.fake_driver import Unfailing, connected_to
 from tests.recorded.golden_files import bytes_text, compare
 
 ME, PEER = ReplicaId("n0", "0123456789abcdef0123456789abcdef"), ReplicaId("n1", 32 * "f")
@@ -277,7 +276,8 @@ def test_rotten_entries_are_asked_for_as_recorded() -> None:
         env,
         wire.links,
         Rotten(),  # type: ignore[arg-type]
-        {"n1": PEER},
+        connected_to(PEER),
+        None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         SimpleNamespace(commit_index=100),  # type: ignore[arg-type]
@@ -299,7 +299,7 @@ def test_rotten_snapshots_are_asked_for_as_recorded() -> None:
         wire.links,
         Rotten(),  # type: ignore[arg-type]
         Rotten(),  # type: ignore[arg-type]
-        {"n1": PEER},
+        connected_to(PEER),
         SimpleNamespace(applied_position=1 << 20),  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         Unfailing(),

@@ -172,7 +172,7 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
     to accept the loss, until they elect one.
     """
     from dledger.errors import IdentityError
-    from dledger.replica import boot, opening
+    from dledger.replica.start import boot, opening
     from dledger.store.disk import OsDisk
     from dledger.store.identity import DirectoryLock
 

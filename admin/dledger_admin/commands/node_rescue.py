@@ -22,7 +22,7 @@ from .log_export import NODE_DIRECTORY
 from .options import DATA_VARIABLE, AbsolutePath
 
 if TYPE_CHECKING:
-    from dledger.replica.rescue import LogEnd
+    from dledger.replica.start.rescue import LogEnd
     from dledger_broker.config import BrokerConfig
 
 _CONNECT_TIMEOUT_S: Final = 2.0
@@ -109,7 +109,7 @@ def _load_case(
     data: Path | None, config: Path | None, node_id: str | None, compare: Sequence[Path], *, as_copy: bool
 ) -> _Case:
     from dledger.errors import LogError
-    from dledger.replica.rescue import look
+    from dledger.replica.start.rescue import look
     from dledger.store.disk import OsDisk
     from dledger_broker.config import load_config
     from dledger_broker.errors import BrokerError
@@ -205,7 +205,7 @@ def _rescue(case: _Case) -> str:
     from dledger.config import ReplicaConfig
     from dledger.errors import IdentityError, LogError
     from dledger.reopening import boot_id
-    from dledger.replica.rescue import rescue as rescue_directory
+    from dledger.replica.start.rescue import rescue as rescue_directory
     from dledger.store.disk import OsDisk
     from dledger.store.identity import DirectoryLock
     from dledger_broker.features import COMMANDS

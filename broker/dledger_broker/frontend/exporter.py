@@ -21,8 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from dledger.replica.lateness import BOUNDS_S
-from dledger.replica.status import NodeStatus
+from dledger.replica.status import BOUNDS_S, NodeStatus
 from dledger.types import Role
 from dledger_base.metrics_page import Step
 from dledger_broker.features.offsets.table import OFFSETS

@@ -6,8 +6,8 @@ import json
 from typing import Final
 
 from dledger.format import HEADER_BYTES
-from dledger.replica.leading import Leading
-from dledger.replica.proposer import SealedEntry
+from dledger.replica.writing.leading import Leading
+from dledger.replica.writing.proposer import SealedEntry
 from dledger_chaos.subjects.registers import Result
 from dledger_sim.brokers.mutants import MUTANTS
 from dledger_sim.log.mutants.catalogue import Catalogue

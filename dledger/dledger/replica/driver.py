@@ -1,12 +1,26 @@
-"""Driver: the interface through which the parts of a replica ask something of that replica."""
+"""Driver and completions: how the parts of a replica have work done, and how they call into the service.
+
+A callback of the service may stage another unit, ask for a read or hand leadership over. If it ran inside `stage`, it
+would do so while the entry that is being sealed is half written:
+
+1. One voter, `flush = "async"`: the open entry is full, and `stage` seals it to open another one.
+2. The sealed entry is written, hence committed, hence applied. Its callback stages a unit, which opens an entry.
+3. The outer `stage` continues and adds its unit to that entry without checking size or space again. The entry crosses
+   the end of its segment, and acknowledged data cannot be read after a restart.
+
+So every call that notifies the service waits in `Completions`, and runs only while no work of the replica is half done.
+It is made at the end of the same turn of the event loop.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from types import TracebackType
 from typing import Protocol
 
 from dledger.consensus.effects import Output
-from dledger.replica.proposer import Fill
+from dledger_base.invariants import InvariantError
 
 
 class Driver(Protocol):
@@ -14,20 +28,6 @@ class Driver(Protocol):
 
     A part is made before its replica is complete, so it must not call the driver until it is called itself.
     """
-
-    @property
-    def is_ready(self) -> bool:
-        """True if this replica leads, has applied the no-op of its term, and takes proposals.
-
-        It changes only when `renew_readiness` is called, which is at the end of each work of the engine or applier.
-        """
-
-    def renew_readiness(self) -> bool:
-        """Derive `is_ready` anew, and return it."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """True if this replica no longer takes part. It notifies nobody, and drops the results of workers."""
 
     def fail(self, error: BaseException) -> None:
         """End this replica: after `error` it cannot continue safely."""
@@ -50,14 +50,64 @@ class Driver(Protocol):
     def suspect(self, index: int) -> None:
         """Have the log checked from entry `index` on, because a read there did not verify."""
 
-    def stage(
-        self,
-        size: int,
-        fill: Fill | None,
-        commands: bytes | bytearray,
-        context: object,
-        *,
-        privileged: bool = False,
-        own: bool = False,
-    ) -> int:
-        """Put a unit into this turn's entry, as `dledger.replica.leading.Leading.stage` does."""
+
+class Completions:
+    """Calls in the order in which they were added.
+
+    `on_failure` is told the exception of a call; the calls behind it still run.
+
+    `with completions.executing:` marks work of the replica that no callback may interrupt. It nests.
+    """
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._calls: deque[Callable[[], None]] = deque()
+        self._running = False
+        self.executing = Executing()
+
+    def add(self, completion: Callable[[], None]) -> None:
+        """Add a call for the next `run`. The caller must make sure that `run` is called."""
+        self._calls.append(completion)
+
+    def run(self) -> None:
+        """Make all waiting calls, also calls that these add.
+
+        Inside a completion this does nothing: the outer `run` continues.
+        """
+        if self._running or not self._calls:
+            return
+        self.require_outside("completions")
+        self._running = True
+        try:
+            while self._calls:
+                try:
+                    self._calls.popleft()()
+                except Exception as error:
+                    self._on_failure(error)
+        finally:
+            self._running = False
+
+    def require_outside(self, call: str) -> None:
+        """Raise `InvariantError` inside an execution, where calls to and from the service are forbidden.
+
+        `call` names the call.
+        """
+        if self.executing.depth:
+            raise InvariantError(f"the service is called, and calls, between executions only: call={call!r}")
+
+
+class Executing:
+    """Nestable context; `depth` is the number of executions under way."""
+
+    __slots__ = ("depth",)
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.depth -= 1

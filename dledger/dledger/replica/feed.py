@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from dledger.errors import CorruptionError, LogFullError
-from dledger.replica.completions import Completions
+from dledger.replica.driver import Completions
 from dledger.statemachine import CommittedEntry, Leadership, Restore, StateMachine
 from dledger.store.log import LogStore
 from dledger.store.snapshots import SnapshotStore

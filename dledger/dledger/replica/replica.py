@@ -34,35 +34,32 @@ from dledger.environment import Environment
 from dledger.errors import ContradictionError, NotLeaderError
 from dledger.format import link
 from dledger.net.transport import Transport
-from dledger.replica.applier import Applier
-from dledger.replica.completions import Completions
+from dledger.replica.applying.applier import Applier
+from dledger.replica.applying.reads import ReadWaiters
+from dledger.replica.driver import Completions
 from dledger.replica.feed import MachineFeed
-from dledger.replica.flush_bound import DURABLE_CHANNEL, FlushBound
-from dledger.replica.flusher import SLOW_SYNC_S, Flusher
-from dledger.replica.forgetting import Forgetter
-from dledger.replica.housekeeping import Housekeeping
-from dledger.replica.inbox import Inbox
-from dledger.replica.lateness import TimedLoop
-from dledger.replica.leading import Leading
-from dledger.replica.opening import Opened
-from dledger.replica.outbox import Outbox
-from dledger.replica.own_group import OwnGroup
-from dledger.replica.proposer import Fill
-from dledger.replica.reads import ReadWaiters
-from dledger.replica.recent import RecentEntries
-from dledger.replica.removal import Remover
-from dledger.replica.repair import Repairer
-from dledger.replica.reserving import Reserver
-from dledger.replica.rewriting import Rewriter
-from dledger.replica.saver import HardStateSaver
-from dledger.replica.snapshotter import Snapshotter
-from dledger.replica.snapshotting import DIGEST_CHANNEL, Snapshotting
-from dledger.replica.standing import LeadershipReporter, not_leader
-from dledger.replica.transfer import SNAPSHOT_CHANNEL
-from dledger.replica.upkeep import CHANNELS as UPKEEP_CHANNELS
-from dledger.replica.upkeep import Upkeep
+from dledger.replica.peers.inbox import Inbox
+from dledger.replica.peers.outbox import HardStateSaver, Outbox
+from dledger.replica.snapshots.marks import SnapshotMarks
+from dledger.replica.snapshots.sending import SNAPSHOT_CHANNEL
+from dledger.replica.snapshots.taking import Remover, SnapshotTaker
+from dledger.replica.standing import ConnectedPeers, Standing, not_leader
+from dledger.replica.start.opening import Opened
+from dledger.replica.status import TimedLoop
+from dledger.replica.storing.flush_bound import DURABLE_CHANNEL, FlushBound
+from dledger.replica.storing.flusher import SLOW_SYNC_S, Flusher
+from dledger.replica.storing.recent import RecentEntries
+from dledger.replica.storing.rewriting import Rewriter
+from dledger.replica.upkeep.forgetting import Forgetter
+from dledger.replica.upkeep.members import OwnGroup
+from dledger.replica.upkeep.repair import Repairer
+from dledger.replica.upkeep.upkeep import CHANNELS as UPKEEP_CHANNELS
+from dledger.replica.upkeep.upkeep import Housekeeping, Upkeep
+from dledger.replica.writing.leading import Leading
+from dledger.replica.writing.own_commands import DIGEST_CHANNEL, OwnCommands
+from dledger.replica.writing.space import Reserver
 from dledger.statemachine import Restore, StateMachine
-from dledger.types import EntryMeta, Membership, ReplicaId, Role, SnapshotMeta
+from dledger.types import EntryMeta, Fill, Membership, ReplicaId, Role, SnapshotMeta
 from dledger_base.invariants import invariant
 from dledger_base.loop_holds import HOUSEKEEPING, TICK
 
@@ -100,8 +97,6 @@ class Replica:
         self.failure: BaseException | None = None
         self.elections = 0
         self._on_failure = on_failure
-        self._stopped = False
-        self.is_ready = False
         self._retire_error: BaseException | None = None
         self._retire_at = float("inf")
         self._is_pumping = False
@@ -112,41 +107,42 @@ class Replica:
         """Make the parts, each from earlier ones. The machine is given its state in between."""
         config, environment, transport, engine = self.config, self.environment, self.transport, self.engine
         store, snapshots = self.store, self.snapshots
-        connected: dict[str, ReplicaId] = {}
+        connected = ConnectedPeers()
 
         self._completions = Completions(self.fail)
         self._feed = MachineFeed(machine, store, snapshots, self._completions)
+        self.standing = standing = Standing(self._completions, self._feed, engine)
         self._recent = RecentEntries(config.recent_bytes)
         self.flusher = Flusher(environment, store, self._completions, engine, self, sync=config.flush == "sync")
         remover = Remover(environment, store, self.flusher, self)
-        self._reserver = reserver = Reserver(environment, store, self)
-        self._snapshotter = Snapshotter(environment, store, snapshots, remover, engine, self)
-        self._snapshotting = Snapshotting(
-            self.me, environment, transport, store, snapshots, self._snapshotter, machine, engine, self,
+        self._reserver = reserver = Reserver(environment, store, standing, self)
+        self._taker = SnapshotTaker(environment, store, snapshots, remover, engine, self)
+        self._marks = SnapshotMarks(
+            self.me, environment, snapshots, self._taker, machine, engine,
             interval_s=config.snapshot_interval_ms / 1000,
         )  # fmt: skip
         self.leading = Leading(
-            config, environment, store, reserver, self._feed, self._completions, self._snapshotting, connected, engine,
-            self,
+            config, environment, store, reserver, self._feed, self._completions, self._marks, connected,
+            standing, engine, self,
         )  # fmt: skip
+        self._own_commands = OwnCommands(self.me, transport, store, self._marks, self.leading, standing, engine)
         self._outbox = Outbox(
             environment, transport, store, snapshots, self._recent, connected, self.leading, engine, self
         )
         self._saver = HardStateSaver(environment, opened.hard_state_file, self._outbox, engine, self)
-        self._reads = ReadWaiters(environment, engine, self)
-        self._leadership_reporter = LeadershipReporter(self._completions, self._feed, engine, self)
+        self._reads = ReadWaiters(environment, standing, engine, self)
         self._inbox = Inbox(environment, transport, store, reserver, self._feed, self._outbox, engine, self)
         self.rewriter = Rewriter(store, self._recent, self.flusher, self._inbox, engine, self)
         self.housekeeper = Housekeeping(
-            config, opened, environment, self._snapshotting, self._snapshotter, reserver, self.leading, connected,
-            engine, self,
+            config, opened, environment, self._own_commands, self._taker, reserver, self.leading, connected,
+            standing, engine, self,
         )  # fmt: skip
 
         applied_index = self._feed.restore(opened.recovery.base)
-        self._snapshotting.note_restored(self._feed.state_index)
+        self._marks.note_restored(self._feed.state_index)
         self._applier = Applier(
-            environment, store, self._recent, self.leading.contexts, self._completions, self._feed, self._snapshotting,
-            self._reads, self._leadership_reporter, engine, self, applied_index=applied_index,
+            environment, store, self._recent, self.leading.contexts, self._completions, self._feed, self._marks,
+            self._reads, standing, engine, self, applied_index=applied_index,
         )  # fmt: skip
         self.flush_bound = FlushBound(
             self.me, environment, transport, store, engine, self, self._applier.advance, sync=config.flush == "sync"
@@ -155,15 +151,15 @@ class Replica:
         if config.flush == "async":
             self._applier.apply_limit = self.flush_bound.apply_limit
         forgetter = Forgetter(
-            config.node_id, environment, store, snapshots, self._snapshotter, self._feed, self._applier, self
+            config.node_id, environment, store, snapshots, self._taker, self._feed, self._applier, standing, self
         )
         self.repairer = Repairer(
-            config.node_id, environment, transport, store, connected, self._applier, forgetter, engine, self,
+            config.node_id, environment, transport, store, connected, self._applier, standing, forgetter, engine, self,
             rest_s=config.scrub_interval_ms / 1000,
         )  # fmt: skip
         self.upkeep = Upkeep(
             config, opened, environment, transport, connected, self.repairer, remover, self.flusher, self._reads,
-            self._applier, self._snapshotter, engine, self,
+            standing, self._taker, engine, self,
         )  # fmt: skip
         self.own_group = OwnGroup(opened.identity_files, engine, self.upkeep.promises)
 
@@ -178,16 +174,15 @@ class Replica:
 
     def stop(self) -> None:
         """Stop taking part, and drop everything staged or not applied."""
-        if not self._stopped:
-            self._stopped = True
-            self.is_ready = False
+        if not self.standing.is_stopped:
+            self.standing.stop()
             self.flusher.stop()
             self._saver.stop()
             self._applier.halt()
             self.leading.drop()
             stopping = NotLeaderError(None, self.engine.term, "this node is stopping")
             self._completions.add(partial(self._reads.fail, stopping))
-            self._snapshotter.abandon()
+            self._taker.abandon()
             self._inbox.receiver.abandon()
             self._outbox.stop()
             self.upkeep.stop()
@@ -212,7 +207,7 @@ class Replica:
 
     def fail(self, error: BaseException) -> None:
         """End this replica: after `error` it cannot continue safely."""
-        if self.failure is None and not self._stopped:
+        if self.failure is None and not self.standing.is_stopped:
             self.failure = error
             self.stop()
             self._on_failure(error)
@@ -223,7 +218,7 @@ class Replica:
         Nothing is synced meanwhile. A sync could succeed although an earlier sync of the same file failed, and an
         acknowledgement would rest on it.
         """
-        if self._retire_error is None and not self._stopped:
+        if self._retire_error is None and not self.standing.is_stopped:
             self._retire_error = error
             self._retire_at = self.environment.now() + RETIRE_S
             self.flusher.stop()
@@ -237,7 +232,7 @@ class Replica:
             self.fail(self._retire_error)
 
     def _run_guarded(self, work: Callable[[], object]) -> None:
-        if self._stopped:
+        if self.standing.is_stopped:
             return
         try:
             work()
@@ -249,12 +244,12 @@ class Replica:
 
         A stopped replica does nothing.
         """
-        if not self._stopped:
+        if not self.standing.is_stopped:
             self._run_guarded(work)
             self.pump()
 
     def _tick(self) -> None:
-        if self._stopped:
+        if self.standing.is_stopped:
             return
         self.timed_loop.call_later(self.config.heartbeat_ms / 1000 / TICKS_PER_HEARTBEAT, self._tick)
         with self._tick_holds:
@@ -285,7 +280,7 @@ class Replica:
 
     def _schedule_housekeeping(self) -> None:
         """Do work that is due a few times a second and never urgent."""
-        if self._stopped:
+        if self.standing.is_stopped:
             return
         self.environment.call_later(HOUSEKEEPING_S, self._schedule_housekeeping)
         self.environment.holds.turn_window()
@@ -302,20 +297,9 @@ class Replica:
     # ---------------------------------------------------------------- proposing
 
     @property
-    def is_stopped(self) -> bool:
-        """True if this replica no longer takes part."""
-        return self._stopped
-
-    def renew_readiness(self) -> bool:
-        """Derive `is_ready` anew from role, handover and applied entries, and return it; see `Driver`."""
-        engine = self.engine
-        self.is_ready = (
-            engine.accepts_proposals
-            and self._applier.applied_index >= engine.term_start
-            and self.leading.successor is None
-            and not self._stopped
-        )
-        return self.is_ready
+    def is_ready(self) -> bool:
+        """True if this replica leads, has applied the no-op of its term, and takes proposals."""
+        return self.standing.is_ready
 
     def stage(
         self,
@@ -361,10 +345,10 @@ class Replica:
         self._completions.run()
 
     def _execute_effects(self) -> None:
-        while not self._stopped and not self.rewriter.is_active:
+        while not self.standing.is_stopped and not self.rewriter.is_active:
             output = self.engine.take()
             if not output.effects and not output.after_sync:
-                self._leadership_reporter.check()
+                self.standing.renew()
                 return
             self.execute(output)
 
@@ -393,7 +377,7 @@ class Replica:
             case SaveHardState(state):
                 self._saver.save(state)
             case Truncate(first_index):
-                applied = self._applier.applied_index
+                applied = self.standing.applied_index
                 invariant(first_index > applied, "what is applied is never truncated", first=first_index)
                 self.rewriter.truncate(first_index)
             case RoleChanged(role, _, _):
@@ -429,7 +413,7 @@ class Replica:
         self.flush_bound.role_changed()
 
     def _reset(self, base: SnapshotMeta) -> None:
-        self._snapshotter.abandon()
+        self._taker.abandon()
         self._applier.halt()
         self.rewriter.replace(base, partial(self._replaced, base, self._feed.take_offered(base)))
 
@@ -441,7 +425,7 @@ class Replica:
 
     def on_message(self, sender: ReplicaId, message: Message, payload: bytes) -> None:
         """Take a consensus message."""
-        if self._stopped:
+        if self.standing.is_stopped:
             return
         try:
             self._inbox.on_message(sender, message, payload)
@@ -457,8 +441,8 @@ class Replica:
             self._run_guarded(partial(self.flush_bound.on_data, sender, data))
         elif channel in UPKEEP_CHANNELS:
             self._run_guarded(partial(self.upkeep.on_data, sender, channel, data))
-        elif channel == DIGEST_CHANNEL and self.is_ready:
-            self._run_guarded(partial(self._snapshotting.propose_digest, data))
+        elif channel == DIGEST_CHANNEL:
+            self._run_guarded(partial(self._own_commands.on_data, data))
 
     def on_connected(self, peer: ReplicaId) -> None:
         """Note that a peer can be sent to."""
@@ -481,16 +465,16 @@ class Replica:
     @property
     def on_trimmed(self) -> list[Callable[[int], None]]:
         """Callbacks for the position at which the log begins after a trim."""
-        return self._snapshotter.on_trimmed
+        return self._taker.on_trimmed
 
     @property
     def applied_index(self) -> int:
-        return self._applier.applied_index
+        return self.standing.applied_index
 
     @property
     def applied_position(self) -> int:
         """End of the last applied entry."""
-        return self._applier.applied_position
+        return self.standing.applied_position
 
     @property
     def durable_position(self) -> int:
@@ -513,4 +497,4 @@ class Replica:
 
         Returns False if there is none at `position`.
         """
-        return self._snapshotting.propose_trim(position)
+        return self._own_commands.propose_trim(position)

@@ -1,15 +1,27 @@
-"""Status of a replica; the JSON of `/status`."""
+"""Status of a replica, which is the JSON of `/status`, and the measure of how late its event loop's timers fire.
+
+A long turn of the loop, or a process that gets no core, delays every timer that is due meanwhile.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Final
 
 import msgspec
 
+from dledger.environment import Environment
 from dledger_base.loop_holds import Held
 
 _NAMES: Final = {"disk_used": "disk_used_permille"}
 """Names in the JSON. Its reader can only learn the unit from the name."""
+BOUNDS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0)
+"""Upper bounds in seconds by which late timers are counted.
+
+A turn should take a few ms; from 0.5 s on elections may fail.
+"""
 
 
 class PeerStatus(msgspec.Struct, frozen=True, rename=_NAMES):
@@ -35,7 +47,7 @@ class PeerStatus(msgspec.Struct, frozen=True, rename=_NAMES):
 class LoopLateness(msgspec.Struct, frozen=True):
     """Lateness of the event loop's timers since the start.
 
-    `at_most` has, for each bound of `dledger.replica.lateness.BOUNDS_S`, the number of timers that were late by at most
+    `at_most` has, for each bound of `dledger.replica.status.BOUNDS_S`, the number of timers that were late by at most
     that. Its last item is the number of all timers. `seconds` is the sum of their lateness.
     """
 
@@ -89,3 +101,31 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Identity of the group (`dledger_base.group_identity`); None until this node knows it."""
     refusal: str | None = None
     """Reason why this leader takes no writes, or why a follower's own disk is full, with what to do."""
+
+
+class TimedLoop:
+    """Sets timers and counts how late they fire."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._late_s = 0.0
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Set a timer as `Environment.call_later` does, and count its lateness."""
+        due = self._environment.now() + delay_s
+
+        def fire() -> None:
+            self._count(self._environment.now() - due)
+            callback()
+
+        self._environment.call_later(delay_s, fire)
+
+    def lateness(self) -> LoopLateness:
+        """Return the counts since the start."""
+        return LoopLateness(list(accumulate(self._counts)), self._late_s)
+
+    def _count(self, late_s: float) -> None:
+        late_s = max(late_s, 0.0)
+        self._counts[bisect_left(BOUNDS_S, late_s)] += 1
+        self._late_s += late_s

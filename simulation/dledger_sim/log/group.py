@@ -18,9 +18,9 @@ from dledger.errors import (
     StateDivergedError,
     StorageError,
 )
-from dledger.replica.boot import accept_loss
-from dledger.replica.opening import IDENTITY_FORMAT, Opened, lost_directory_identity, open_directory
 from dledger.replica.replica import Replica
+from dledger.replica.start.boot import accept_loss
+from dledger.replica.start.opening import IDENTITY_FORMAT, Opened, lost_directory_identity, open_directory
 from dledger.store.identity import Identity, write_identity
 from dledger.store.recovered import Recovered
 from dledger.store.rewriting import Cut

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.environment import FLUSH
-from dledger.replica.flusher import SLOW_SYNC_S
+from dledger.replica.storing.flusher import SLOW_SYNC_S
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.violation import require
 

@@ -206,8 +206,10 @@ class Witness:
         if replica.failure is not None or replica.rewriter.is_active:
             return  # until the log is rewritten, the disk does not have the log that the engine knows
         engine, store = replica.engine, replica.store
-        was_ready = replica.is_ready
-        require(was_ready == replica.renew_readiness(), "a replica knows after every event whether it is ready")
+        standing = replica.standing
+        require(
+            standing.is_ready == standing.derive_readiness(), "a replica knows after every event whether it is ready"
+        )
         if not self.sync:
             self._check_doubt(life)
         if engine.role is _LEADER and engine.term != life.led_term:

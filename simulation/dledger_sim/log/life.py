@@ -10,8 +10,8 @@ from dledger.config import ReplicaConfig
 from dledger.errors import IdentityError, LogFullError, StorageError
 from dledger.net.links import ChannelListener
 from dledger.net.transport import Receiver
-from dledger.replica.opening import set_aside
 from dledger.replica.replica import Replica
+from dledger.replica.start.opening import set_aside
 from dledger.statemachine import StateMachine
 from dledger.store.identity import Identity, read_identity
 from dledger.store.snapshots import DIRECTORY as SNAPSHOTS

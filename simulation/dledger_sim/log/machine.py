@@ -15,7 +15,7 @@ import msgspec
 
 from dledger.errors import LogFullError
 from dledger.format import iter_commands
-from dledger.replica.commands import FIRST_SERVICE_KIND
+from dledger.replica.snapshots.marks import FIRST_SERVICE_KIND
 from dledger.statemachine import CommittedEntry, Leadership, Restore
 from dledger.types import SnapshotMeta
 from dledger_base.checksum import crc32

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from dledger.replica.flush_bound import BOUND_S
+from dledger.replica.storing.flush_bound import BOUND_S
 from dledger_sim.log.violation import require
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, make_entry, synced_log
 
 from dledger.errors import CorruptionError, LogFullError
-from dledger.replica.repair import REPAIR_CHANNEL, Repairer
+from dledger.replica.upkeep.repair import REPAIR_CHANNEL, Repairer
 from dledger.store import repair
 from dledger.store.damage import CorruptRange
 from dledger.store.repair import SPOOL_PATH, Spool
 from dledger.store.window import RecentWindow
 from dledger.testing.disk import SimDisk
 from dledger_base import loop_guard
-from tests.dledger.fake_driver import Unfailing
+from tests.dledger.fake_driver import Unfailing, connected_to
 
 
 @pytest.fixture
@@ -215,8 +215,8 @@ class Asked:
 
 
 def repairer_of(model: LoggedModel, asked: Asked, engine: SimpleNamespace) -> Repairer:
-    peers = {"n1": MEMBERS.voters[1]}
-    return Repairer("n0", asked, asked, model.log, peers, None, None, engine, Unfailing(), rest_s=60.0)
+    peers = connected_to(MEMBERS.voters[1])
+    return Repairer("n0", asked, asked, model.log, peers, None, None, None, engine, Unfailing(), rest_s=60.0)
 
 
 def test_the_event_loops_part_of_a_scrub_reads_no_disk_however_far_commits_are_behind(

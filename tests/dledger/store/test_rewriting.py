@@ -12,11 +12,11 @@ from dledger.consensus.effects import Output
 from dledger.core.messages import TimeoutNow
 from dledger.environment import FLUSH
 from dledger.errors import ContradictionError, CorruptionError, TrimmedError
-from dledger.replica.completions import Completions
-from dledger.replica.flusher import BUSY_PAUSE_S, Flusher
-from dledger.replica.inbox import MAX_HELD, Inbox
-from dledger.replica.recent import RecentEntries
-from dledger.replica.rewriting import Rewriter
+from dledger.replica.driver import Completions
+from dledger.replica.peers.inbox import MAX_HELD, Inbox
+from dledger.replica.storing.flusher import BUSY_PAUSE_S, Flusher
+from dledger.replica.storing.recent import RecentEntries
+from dledger.replica.storing.rewriting import Rewriter
 from dledger.types import ReplicaId
 from dledger_base import loop_guard
 from dledger_base.invariants import InvariantError

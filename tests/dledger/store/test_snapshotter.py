@@ -1,4 +1,4 @@
-"""The snapshotter decides what may be trimmed, and when."""
+"""The taker decides what may be trimmed, and when."""
 
 import errno
 import random
@@ -12,7 +12,7 @@ import pytest
 from store_model import MEMBERS, SEGMENT_BYTES, LoggedModel, synced_log
 
 from dledger.errors import LogError
-from dledger.replica.snapshotter import SLICE_S, Snapshotter
+from dledger.replica.snapshots.taking import SLICE_S, SnapshotTaker
 from dledger.store.disk import OsDisk, OsFile
 from dledger.types import SnapshotMeta
 from dledger_base.loop_holds import LoopHolds
@@ -76,7 +76,7 @@ def test_a_trim_waits_until_the_log_is_durable_up_to_its_snapshot() -> None:
     model.snapshot(4 * SEGMENT_BYTES)
     assert model.log.durable_position < 4 * SEGMENT_BYTES
     timers, trimmed = Works(), []
-    snapshotter_of(model, timers, trimmed).trim(4 * SEGMENT_BYTES)
+    taker_of(model, timers, trimmed).trim(4 * SEGMENT_BYTES)
     timers.fire()
     assert positions(model) == [SEGMENT_BYTES, 4 * SEGMENT_BYTES]
     assert (model.log.first_position, trimmed) == (SEGMENT_BYTES, [])
@@ -91,25 +91,25 @@ def test_a_trim_to_a_skipped_snapshot_goes_to_the_previous_snapshot(synced_sim: 
     synced_sim.snapshot(SEGMENT_BYTES)
     synced_sim.snapshot(3 * SEGMENT_BYTES)
     timers, trimmed = Works(), []
-    snapshotter_of(synced_sim, timers, trimmed).trim(2 * SEGMENT_BYTES)
+    taker_of(synced_sim, timers, trimmed).trim(2 * SEGMENT_BYTES)
     timers.fire()
     assert synced_sim.log.first_position == trimmed[0] == SEGMENT_BYTES
     assert positions(synced_sim) == [SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
 
-def begin(snapshotter: Snapshotter, model: LoggedModel, segment: int, *pieces: bytes) -> None:
+def begin(taker: SnapshotTaker, model: LoggedModel, segment: int, *pieces: bytes) -> None:
     """Begin a snapshot at the start of a segment."""
     last = model.entries[0][0]
     meta = SnapshotMeta(segment * SEGMENT_BYTES, last.index, last.term, last.chain_crc, MEMBERS)
-    snapshotter.begin(meta, iter(pieces or (b"state",)))
+    taker.begin(meta, iter(pieces or (b"state",)))
 
 
 def test_a_snapshot_after_an_abandoned_one_is_committed(synced_sim: LoggedModel) -> None:
     timers = Works()
-    snapshotter = snapshotter_of(synced_sim, timers, [])
+    taker = taker_of(synced_sim, timers, [])
     for segment in (1, 2):
-        snapshotter.abandon()
-        begin(snapshotter, synced_sim, segment)
+        taker.abandon()
+        begin(taker, synced_sim, segment)
     timers.run_out()
     assert positions(synced_sim) == [2 * SEGMENT_BYTES]
 
@@ -121,16 +121,16 @@ def test_a_snapshot_that_is_given_up_at_any_moment_leaves_no_file_behind(synced_
     No abandoned file may be found at the next opening.
     """
     timers = Works(slices=True)
-    snapshotter = snapshotter_of(synced_sim, timers, [])
-    begin(snapshotter, synced_sim, 1, b"some", b"of", b"the", b"state")
+    taker = taker_of(synced_sim, timers, [])
+    begin(taker, synced_sim, 1, b"some", b"of", b"the", b"state")
     for _ in range(steps):
         timers.step()
-    snapshotter.abandon()
+    taker.abandon()
     timers.run_out()
     committed = [f"{position:020d}" for position in positions(synced_sim)]
     assert synced_sim.disk.listdir("snapshots") == committed
     assert bool(committed) == (steps == 12)
-    begin(snapshotter, synced_sim, 2)
+    begin(taker, synced_sim, 2)
     timers.run_out()
     assert positions(synced_sim)[-1:] == [2 * SEGMENT_BYTES]
 
@@ -138,12 +138,12 @@ def test_a_snapshot_that_is_given_up_at_any_moment_leaves_no_file_behind(synced_
 @pytest.mark.parametrize("refused", ["open", "pwrite", "rename"])
 def test_a_snapshot_without_space_is_abandoned_and_the_next_is_written(synced_sim: LoggedModel, refused: str) -> None:
     timers, disk = Works(), synced_sim.sim
-    snapshotter = snapshotter_of(synced_sim, timers, [])
+    taker = taker_of(synced_sim, timers, [])
     disk.fail(lambda operation, path: operation == refused and path.startswith("snapshots/"), errno.ENOSPC)
-    begin(snapshotter, synced_sim, 1)
+    begin(taker, synced_sim, 1)
     timers.run_out()
-    assert (snapshotter.busy, disk.listdir("snapshots")) == (False, [])
-    begin(snapshotter, synced_sim, 2)
+    assert (taker.busy, disk.listdir("snapshots")) == (False, [])
+    begin(taker, synced_sim, 2)
     timers.run_out()
     assert positions(synced_sim) == [2 * SEGMENT_BYTES]
 
@@ -152,10 +152,10 @@ def test_a_snapshot_without_space_does_not_block_a_trim_to_an_earlier_snapshot(s
     """Only a trim makes room."""
     synced_sim.snapshot(SEGMENT_BYTES)
     timers, trimmed = Works(), []
-    snapshotter = snapshotter_of(synced_sim, timers, trimmed)
+    taker = taker_of(synced_sim, timers, trimmed)
     synced_sim.sim.fail(lambda name, path: name == "pwrite" and path.startswith("snapshots/"), errno.ENOSPC)
-    begin(snapshotter, synced_sim, 2)
-    snapshotter.trim(SEGMENT_BYTES)
+    begin(taker, synced_sim, 2)
+    taker.trim(SEGMENT_BYTES)
     timers.run_out()
     assert synced_sim.log.first_position == trimmed[0] == SEGMENT_BYTES
 
@@ -170,13 +170,13 @@ def test_a_snapshot_abandoned_during_its_commit_keeps_its_descriptor(
     disk = OsDisk(str(tmp_path))
     model = synced_log(disk)
     timers, others = Works(), []
-    snapshotter = snapshotter_of(model, timers, [])
-    begin(snapshotter, model, 1)
+    taker = taker_of(model, timers, [])
+    begin(taker, model, 1)
     write = OsFile.pwrite
 
     def write_slowly(self: OsFile, data: bytes, offset: int) -> None:
         if data[:4] == bytes(4) and not others:
-            snapshotter.abandon()
+            taker.abandon()
             others.append(disk.open("another", create=True))
         write(self, data, offset)
 
@@ -186,9 +186,9 @@ def test_a_snapshot_abandoned_during_its_commit_keeps_its_descriptor(
     assert not [name for name in disk.listdir("snapshots") if name.endswith(".tmp")]
 
 
-def snapshotter_of(model: LoggedModel, timers: Any, trimmed: list[int]) -> Snapshotter:
+def taker_of(model: LoggedModel, timers: Any, trimmed: list[int]) -> SnapshotTaker:
     remover: Any = SimpleNamespace(tick=lambda: None)
     engine: Any = SimpleNamespace(trimmed=lambda _index, _term: None)
-    snapshotter = Snapshotter(timers, model.log, model.snapshots, remover, engine, Unfailing())
-    snapshotter.on_trimmed.append(trimmed.append)
-    return snapshotter
+    taker = SnapshotTaker(timers, model.log, model.snapshots, remover, engine, Unfailing())
+    taker.on_trimmed.append(trimmed.append)
+    return taker

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from dledger.errors import BusyError, LogError, LogFullError
-from dledger.replica.proposer import Fill
+from dledger.types import Fill
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.hosts import HostAddress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import permutations
 
-from dledger.replica.opening import LOG_DIRECTORIES
+from dledger.replica.start.opening import LOG_DIRECTORIES
 from dledger.store.segments import DIRECTORY as LOG_DIRECTORY
 from dledger.testing.inodes import PAGE_BYTES
 from dledger_sim.log.group import SimGroup, SimNode

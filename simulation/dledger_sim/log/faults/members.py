@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Literal, NamedTuple
 
-from dledger.replica.joining import promote, without
+from dledger.replica.upkeep.members import promote, without
 from dledger.types import Membership, ReplicaId
 from dledger_sim.log.cores import core_of
 from dledger_sim.log.faults.operations import call_on

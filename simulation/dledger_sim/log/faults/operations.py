@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dledger.errors import LogError
-from dledger.replica.joining import without
+from dledger.replica.upkeep.members import without
 from dledger_sim.log.group import SimGroup, SimNode
 
 HAND_OVER_S = 1.0

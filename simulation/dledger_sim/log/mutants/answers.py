@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from dledger.core.raft import Raft
-from dledger.replica.leading import Leading
-from dledger.replica.proposer import Contexts
-from dledger.replica.reads import ReadWaiters
+from dledger.replica.applying.applier import Contexts
+from dledger.replica.applying.reads import ReadWaiters
+from dledger.replica.writing.leading import Leading
 from dledger.types import Role
 from dledger_sim.log.mutants.catalogue import Catalogue
 

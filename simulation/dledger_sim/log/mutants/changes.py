@@ -9,7 +9,7 @@ from dledger.consensus.effects import ResetLog
 from dledger.core.log_table import LogTable
 from dledger.core.messages import InstallSnapshot
 from dledger.core.raft import Raft
-from dledger.replica import joining
+from dledger.replica.upkeep import members
 from dledger.types import EntryMeta, Membership, ReplicaId
 from dledger_sim.log.mutants.catalogue import Catalogue
 from dledger_sim.log.schedules.core import install_inside_the_log
@@ -33,7 +33,7 @@ def _promote_all(membership: Membership, learner: ReplicaId) -> Membership:
 CATALOGUE.add(
     "two-voters-at-once",
     "one voter changes at a time",
-    (joining, "promote", _promote_all),
+    (members, "promote", _promote_all),
     (Raft, "_check_membership_step", lambda *_: None),
 )
 

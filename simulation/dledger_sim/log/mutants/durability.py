@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dledger.replica.removal import Remover
+from dledger.replica.snapshots.taking import Remover
 from dledger.store import hardstate, reset, rewriting
 from dledger.store.commit import SavedCommit
 from dledger.store.disk import Disk

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dledger.replica.applier import Applier
-from dledger.replica.flush_bound import FlushBound
-from dledger.replica.flusher import Flusher
-from dledger.replica.reserving import Reserver
+from dledger.replica.applying.applier import Applier
+from dledger.replica.storing.flush_bound import FlushBound
+from dledger.replica.storing.flusher import Flusher
+from dledger.replica.writing.space import Reserver
 from dledger.store.segments import Segment
 from dledger_sim.log.mutants.catalogue import Catalogue
 

@@ -7,8 +7,7 @@ from dledger.consensus.effects import ResetLog
 from dledger.consensus.engine import Entries
 from dledger.core.messages import InstallSnapshot
 from dledger.core.raft import Raft
-from dledger.replica.commands import Digest
-from dledger.replica.snapshotting import Snapshotting
+from dledger.replica.snapshots.marks import Digest, SnapshotMarks
 from dledger.types import EntryMeta, Membership, ReplicaId, Role, SnapshotMeta
 from dledger_sim.log.mutants.catalogue import Catalogue
 
@@ -17,20 +16,20 @@ CATALOGUE = Catalogue("log")
 # ---------------------------------------------------------------- membership
 
 
-def _snapshot_with_the_newest(self: Snapshotting, mark: EntryMeta, previous: EntryMeta | None) -> None:
+def _snapshot_with_the_newest(self: SnapshotMarks, mark: EntryMeta, previous: EntryMeta | None) -> None:
     self._last_mark_at = self._environment.now()
-    self._own_digest = Digest(mark.position, *self._me, self._machine.digest())
+    self.own_digest = Digest(mark.position, *self._me, self._machine.digest())
     if previous is None or any(meta.position == mark.position for meta in self._snapshots.list()):
         return
     newest = self._engine.membership, self._engine.membership_index
     meta = SnapshotMeta(mark.position, previous.index, previous.term, previous.chain_crc, *newest)
-    self._snapshotter.begin(meta, self._machine.snapshot())
+    self._taker.begin(meta, self._machine.snapshot())
 
 
 CATALOGUE.add(
     "snapshot-with-newest-membership",
     "a snapshot holds the membership of its last entry",
-    (Snapshotting, "_take_snapshot", _snapshot_with_the_newest),
+    (SnapshotMarks, "_take_snapshot", _snapshot_with_the_newest),
 )
 
 

@@ -7,14 +7,15 @@ from dledger.consensus.effects import SaveHardState
 from dledger.core.log_table import LogTable
 from dledger.core.messages import VoteRequest
 from dledger.core.raft import Raft
-from dledger.replica import boot, leading, opening
-from dledger.replica.boot import BootRecord, Start, note_boot, record_boot
-from dledger.replica.leading import Leading
-from dledger.replica.proposer import Fill, check_room
 from dledger.replica.replica import Replica
+from dledger.replica.start import boot, opening
+from dledger.replica.start.boot import BootRecord, Start, note_boot, record_boot
+from dledger.replica.writing import leading
+from dledger.replica.writing.leading import Leading
+from dledger.replica.writing.proposer import check_room
 from dledger.store import log as log_module
 from dledger.store.disk import Disk
-from dledger.types import HardState, ReplicaId
+from dledger.types import Fill, HardState, ReplicaId
 from dledger_sim.log.mutants.catalogue import Catalogue
 from dledger_sim.log.schedules.core import word_of_who_kept_what_was_lost
 from dledger_sim.log.schedules.disk import lost_entry_behind_a_snapshot

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.config import ReplicaConfig
-from dledger.replica.housekeeping import Housekeeping
-from dledger.replica.leading import Leading
-from dledger.replica.opening import LOG_DIRECTORIES, STARTED, Opened, open_directory
-from dledger.replica.proposer import SealedEntry
-from dledger.replica.reads import ReadWaiters
-from dledger.replica.repair import Repairer
+from dledger.replica.applying.reads import ReadWaiters
+from dledger.replica.start.opening import LOG_DIRECTORIES, STARTED, Opened, open_directory
+from dledger.replica.upkeep.repair import Repairer
+from dledger.replica.upkeep.upkeep import Housekeeping
+from dledger.replica.writing.leading import Leading
+from dledger.replica.writing.proposer import SealedEntry
 from dledger.store.disk import Disk
 from dledger_sim.log import group
 from dledger_sim.log.machine import Pending

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.consensus.effects import Output
-from dledger.replica.flusher import Flusher
-from dledger.replica.inbox import Inbox
-from dledger.replica.rewriting import Rewriter
+from dledger.replica.peers.inbox import Inbox
+from dledger.replica.storing.flusher import Flusher
+from dledger.replica.storing.rewriting import Rewriter
 from dledger_sim.log.mutants.catalogue import Catalogue
 from dledger_sim.log.schedules.group import truncation_beside_a_sync
 

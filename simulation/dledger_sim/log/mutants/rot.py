@@ -6,8 +6,8 @@ import struct
 
 import msgspec
 
-from dledger.replica import boot
-from dledger.replica.boot import BootFile, BootRecord
+from dledger.replica.start import boot
+from dledger.replica.start.boot import BootFile, BootRecord
 from dledger.store import identity, slots
 from dledger.store.disk import Disk
 from dledger.store.slots import Slot

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from dledger.errors import LogFullError
-from dledger.replica.inbox import Inbox
-from dledger.replica.leading import Leading
-from dledger.replica.proposer import SealedEntry
+from dledger.replica.peers.inbox import Inbox
+from dledger.replica.writing.leading import Leading
+from dledger.replica.writing.proposer import SealedEntry
 from dledger.store import space
 from dledger.store.disk import File
 from dledger.store.space import Space
@@ -31,7 +31,7 @@ CATALOGUE.add(
 
 
 def _forget_what_was_proposed(self: Leading) -> None:
-    self.successor = None
+    self._standing.successor = None
     self._completions.add(partial(self._report_dropped, self._proposer.drop()))
 
 

@@ -3,7 +3,7 @@
 # ruff: noqa: SLF001 - patches private names
 from __future__ import annotations
 
-from dledger.replica.transfer import SnapshotReceiver, SnapshotSender, _Transfer
+from dledger.replica.snapshots.sending import SnapshotReceiver, SnapshotSender, _Transfer
 from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("modes")

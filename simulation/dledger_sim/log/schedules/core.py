@@ -5,7 +5,7 @@ from typing import Any
 
 from dledger.core.messages import Append, AppendReply, HeartbeatReply, TimeoutNow, VoteReply, VoteRequest
 from dledger.environment import Environment
-from dledger.replica.reads import ReadWaiters
+from dledger.replica.applying.reads import ReadWaiters
 from dledger.types import Role
 from dledger_sim.cores import CoreGroup
 from dledger_sim.engine_group import entries, replica
@@ -359,7 +359,7 @@ def read_waits_for_apply() -> None:
             return 0.0
 
     class Leader:
-        """Engine and driver of a leader whose first heartbeat round begins."""
+        """Engine, standing and driver of a leader whose first heartbeat round begins."""
 
         is_leader, is_stopped = True, False
 
@@ -370,7 +370,7 @@ def read_waits_for_apply() -> None:
             """Do nothing: the heartbeats reach no node."""
 
     leader: Any = Leader()
-    reads = ReadWaiters(_as_environment(Loop()), leader, leader)
+    reads = ReadWaiters(_as_environment(Loop()), leader, leader, leader)
     reads.add(answered.append)
     soon.pop()()
     reads.confirmed(1, 5)

@@ -4,7 +4,7 @@ import pytest
 
 from dledger.errors import BusyError, LogError, LogFullError, NotLeaderError
 from dledger.format import BLANK_BYTES, HEADER_BYTES
-from dledger.replica.proposer import MARK_BYTES
+from dledger.replica.writing.proposer import MARK_BYTES
 from dledger_broker.config_keys.limits import MIB
 from dledger_broker.features import COMMANDS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
