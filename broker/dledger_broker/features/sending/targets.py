@@ -10,6 +10,7 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.requests import LockRequests
+from dledger_broker.features.sending.dedup.identities import identity_seed
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.leadership import Group
@@ -67,11 +68,13 @@ class SendTarget:
     - `may_be_idempotent` is True if the broker itself makes no records for the topic, so that sends to it can opt in.
     - `idempotent` is True if all sends to it opt in.
     - `by_id` has the queues that `queue` has returned.
+    - `state` is the topic, which is `dropped` once it is deleted.
     - `layouts` has, for each length of properties, their most recent layout.
     """
 
     __slots__ = (
-        "_state",
+        "_seed",
+        "_seed_group",
         "by_id",
         "created_position",
         "idempotent",
@@ -81,6 +84,7 @@ class SendTarget:
         "queue_count",
         "redirected",
         "retry_group",
+        "state",
         "topic",
         "topic_field",
         "write_queues",
@@ -102,18 +106,21 @@ class SendTarget:
         self.retry_group = retry_group
         self.redirected = redirected
         self.layouts: dict[int, PropertiesLayout] = {}
-        self._state = state
+        self.state = state
+        self._seed_group: str | None = None
+        self._seed = 0
         self.by_id: list[QueueState | None] = [None] * max(self.queue_count, self.write_queues)
 
     def queue(self, queue_id: int) -> QueueState:
         """Return a queue of the topic, which is in `by_id` from now on."""
-        self.by_id[queue_id] = queue = self._state.queue(queue_id)
+        self.by_id[queue_id] = queue = self.state.queue(queue_id)
         return queue
 
-    @property
-    def dropped(self) -> bool:
-        """True once the topic is deleted."""
-        return self._state.dropped
+    def seed_of(self, group: str) -> int:
+        """Return the seed of identities of single sends by a producer group, as a rule the group of the last send."""
+        if group != self._seed_group:
+            self._seed_group, self._seed = group, identity_seed(group, self.topic)
+        return self._seed
 
 
 class SendTargets:
@@ -135,6 +142,7 @@ class SendTargets:
     ) -> None:
         self._names = names
         self._machine = machine
+        self._deleting = machine.proposals.deleting
         machine.on_state(self._keep_table)
         self._live = live
         self._announcements = announcements
@@ -158,14 +166,14 @@ class SendTargets:
         deleted.
         """
         target = self._targets.get(topic)
-        if target is None or target.retry_group is not None or self._machine.proposals.topic_deleting(topic):
+        if target is None or target.retry_group is not None or topic in self._deleting:
             return None
         return target
 
     def get(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
         """Return the target of a send, or None if the request waits for its topic. Raises `RemotingError`."""
         target = self._targets.get(fields.topic)
-        if target is None or self._machine.proposals.topic_deleting(fields.topic):
+        if target is None or fields.topic in self._deleting:
             target = self._find(request, fields)
             if target is None:
                 return None

@@ -9,9 +9,13 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
+
+import msgspec
 
 from dledger.errors import LogFullError
+from dledger_broker.features.sending.dedup.identities import NO_ROWS, UnitRows
+from dledger_broker.features.sending.dedup.remembered import write_command
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState
@@ -25,7 +29,6 @@ from dledger_remoting.hotpath import SendV2Fields, send_response_frame, stored_r
 from dledger_remoting.record import (
     KEPT_SYS_FLAGS,
     RECORD_HEAD,
-    RECORD_HEAD_BYTES,
     RECORD_HEAD_SHARED,
 )
 
@@ -37,34 +40,44 @@ _pack_head: Final = RECORD_HEAD.pack
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
 _pack_unit: Final = UNIT.pack
 
-PendingSend: TypeAlias = tuple[
-    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int, int
-]
-"""Checked messages of one request. The fields are:
 
-- request, its fields, and its target with the queue
-- the messages, and the unique key of a single message
-- the size of each record of a batch, or None for a single message, and the size of all records
-- the seed of its identity, or the identity of a batch, or 0 if the send is not to be remembered
-- the queue id
-"""
+class PendingSend(msgspec.Struct, eq=False):
+    """Checked messages of one request that are not staged yet.
+
+    - `messages`: the messages, completed, and `unique_key`, the key of a single message.
+    - `sizes`: the size of each record of a batch, None for a single message. `size` is the size of all records.
+    - `seed`: the seed of its identity, or the identity of a batch, or 0 if the send is not to be remembered.
+    """
+
+    request: Request
+    fields: SendV2Fields
+    target: SendTarget
+    queue: QueueState
+    queue_id: int
+    messages: Sequence[MessageParts]
+    unique_key: bytes
+    sizes: list[int] | None
+    size: int
+    seed: int
 
 
 class SendUnit:
     """Context of a staged unit (`StagedContext`).
 
     `on_applied(count, deadline)` is called with the number of messages once they are applied. `failed(request, error)`
-    answers a request with an error. `remembers` says that the unit has a command that remembers sends.
+    answers a request with an error. `commands` is the room for the command that remembers `rows`, empty if nothing is
+    remembered.
     """
 
     __slots__ = (
         "_answers",
+        "_commands",
         "_failed",
         "_messages",
         "_on_applied",
         "_oneway",
         "_pending",
-        "_remembers",
+        "_rows",
         "deadline",
         "extent",
         "requests",
@@ -78,11 +91,12 @@ class SendUnit:
         deadline: float,
         on_applied: Callable[[int, float], None],
         failed: Callable[[Request, Exception], None],
-        *,
-        remembers: bool = False,
+        commands: bytearray | None = None,
+        rows: UnitRows = NO_ROWS,
     ) -> None:
         self._pending = pending
-        self._remembers = remembers
+        self._commands = commands
+        self._rows = rows
         self._on_applied = on_applied
         self._failed = failed
         self._answers: list[tuple[Origin, list[bytes]]] = []
@@ -102,9 +116,12 @@ class SendUnit:
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        remembers = self._remembers
-        for request, fields, target, queue, messages, unique_key, sizes, _, seed, queue_id in self._pending:
-            remembered = remembers and seed != 0 if fields.idempotent else None
+        remembers = bool(self._commands)
+        if self._commands:
+            write_command(self._commands, self._rows, position)
+        for send in self._pending:
+            request, fields, queue, sizes = send.request, send.fields, send.queue, send.sizes
+            remembered = remembers and send.seed != 0 if fields.idempotent else None
             if request.origin is not origin:
                 origin = request.origin
                 answers = []
@@ -124,18 +141,19 @@ class SendUnit:
                     fields.reconsume_times,
                     0,
                 )
-                positions, position = encode_run(parts, units, messages, sizes, position, queue, target.magic, shared)
+                positions, position = encode_run(
+                    parts, units, send.messages, sizes, position, queue, send.target.magic, shared
+                )
                 ids = _message_ids(id_prefix, positions)
             else:
-                ((body, tail, flag, tag_code),) = messages
-                body_bytes = len(body)
-                size = RECORD_HEAD_BYTES + body_bytes + len(tail)
+                ((body, tail, flag, tag_code),) = send.messages
+                size = send.size
                 add(
                     _pack_head(
                         size,
-                        target.magic,
+                        send.target.magic,
                         crc32(body) & 0x7FFFFFFF,
-                        queue_id,
+                        send.queue_id,
                         flag,
                         first_offset,
                         position,
@@ -146,7 +164,7 @@ class SendUnit:
                         store_host,
                         fields.reconsume_times,
                         0,
-                        body_bytes,
+                        len(body),
                     )
                 )
                 add(body)
@@ -162,9 +180,9 @@ class SendUnit:
                     send_response_frame(
                         request.opaque,
                         ids or _message_ids(id_prefix, [first_position]),
-                        queue_id,
+                        send.queue_id,
                         first_offset,
-                        unique_key,
+                        send.unique_key,
                         serialize_type=request.serialize_type,
                         remembered=remembered,
                         with_trace_switch=request.is_from_go,
@@ -173,7 +191,13 @@ class SendUnit:
             else:
                 answers.append(
                     stored_response_frame(
-                        request.opaque, id_prefix, first_position, queue_id, first_offset, unique_key, remembered
+                        request.opaque,
+                        id_prefix,
+                        first_position,
+                        send.queue_id,
+                        first_offset,
+                        send.unique_key,
+                        remembered,
                     )
                 )
         self.extent = (begin, position)
@@ -204,8 +228,8 @@ class SendUnit:
         """Answer every request of the unit with an error, unless it was answered."""
         if not self.settled:
             self.settled = True
-            for pending in self._pending:
-                self._failed(pending[0], error)
+            for send in self._pending:
+                self._failed(send.request, error)
 
 
 def _message_ids(id_prefix: bytes, positions: Sequence[int]) -> bytes:
