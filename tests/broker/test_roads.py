@@ -43,7 +43,7 @@ class Road(NamedTuple):
     files: int
 
 
-BUDGETS = {"send": Road(1, 216, 79), "pull": Road(1, 100, 42), "commit": Road(1, 223, 76)}
+BUDGETS = {"send": Road(265, 202, 71), "pull": Road(116, 100, 42), "commit": Road(288, 223, 75)}
 
 
 class Calls:
