@@ -15,7 +15,7 @@ from dledger_admin.cli import main
 
 NOUNS = [
     *("cluster", "node", "topic", "group", "message", "dlq", "pin", "quota", "account", "acl", "log", "config"),
-    "spark",
+    *("context", "spark"),
 ]
 VERBS = ["up", "down", "status", "console", "produce", "consume", "demo", "chaos"]
 
