@@ -48,6 +48,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 os.environ.setdefault("DLEDGER_CONSOLE_PORT", "0")
 """Clusters of tests have no console: they would all want one port."""
+os.environ["DLEDGER_CONTEXTS"] = os.devnull
+"""No test uses the clusters of whoever runs it."""
 
 ALLOWED_SKIPS = (
     "chromium is not installed",  # .ci/run reports this too

@@ -18,6 +18,7 @@ from dledger_base import native_part
 
 from .commands.completion import is_asked_for
 from .commands.options import is_utf8
+from .contexts import CONTEXT_VARIABLE
 from .errors import AdminError
 from .help import HelpGroup
 from .output import let_go_of_output
@@ -36,12 +37,15 @@ _COMMANDS: Final = {
     "acl": "acl:acl",
     "log": "log:log",
     "config": "config:config",
+    "context": "context:context",
     "spark": "spark:spark",
     "up": "up:up",
     "down": "up:down",
     "status": "status:status",
+    "top": "top:top",
     "produce": "produce:produce",
     "consume": "consume:consume",
+    "bench": "bench:bench",
     "demo": "demo:demo",
     "broker": "serve:broker",
     "namesrv": "serve:namesrv",
@@ -70,10 +74,11 @@ _SECTIONS: Final = {
             "acl",
             "log",
             "config",
+            "context",
             "spark",
         ),
     ),
-    "Run and use": ("up", "down", "status", "console", "produce", "consume", "demo", "chaos"),
+    "Run and use": ("up", "down", "status", "top", "console", "produce", "consume", "bench", "demo", "chaos"),
     "Single processes, for service managers": ("broker", "namesrv", "proxy"),
     "Your shell": ("completion",),
 }
@@ -162,7 +167,15 @@ def _convert_os_error(error: OSError) -> AdminError:
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dledger-mq", prog_name="dledger", message=_VERSION)
-def main() -> None:
+@click.option(
+    "--context",
+    envvar=CONTEXT_VARIABLE,
+    show_envvar=True,
+    metavar="NAME",
+    help="Cluster in `dledger context list`, for commands that take --namesrv.  [default: the current context]",
+)
+def main(context: str | None) -> None:
     """RocketMQ's clients on a Raft-replicated commit log: run clusters, use topics, inspect logs."""
+    del context  # `choose_cluster` finds it
     if isinstance(sys.stdout, TextIOWrapper):  # do not fail on characters that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import click
+
+from dledger_base.similar_names import did_you_mean
 
 _MAX_SUMMARY_CHARS: Final = 1 << 16
 """Maximum number of characters of a summary. No sentence reaches it."""
@@ -26,7 +27,7 @@ class HelpGroup(click.Group):
         """Find the command; raises `UsageError` that names the one that was probably meant."""
         name = args[0]
         if not (ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name)):
-            ctx.fail(f"No such command {name!r}.{did_you_mean(name, self.list_commands(ctx))}")
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -46,12 +47,6 @@ class HelpGroup(click.Group):
 
 
 HelpGroup.group_class = HelpGroup
-
-
-def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return a question about the most similar of `names`, as the end of a text; empty if none is similar."""
-    near = get_close_matches(name, names, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _is_hidden(command: click.Command | None) -> bool:

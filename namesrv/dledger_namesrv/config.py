@@ -308,7 +308,7 @@ KEYS: Final = Keys(
     wording=Wording(
         wrong="{name} = {value!r}: expected {expected}",
         outside="{name} = {value}: expected {low} to {high}",
-        misspelled="{name} = {value!r}: no such key, did you mean {near!r}?",
+        misspelled="{name} = {value!r}: no such key, did you mean {near}?",
         unknown="{name} = {value!r}: no such key, expected one of {keys}",
         contradiction="{name} = {value!r} contradicts {other} = {said!r}: keep one of them",
         text="a text",

@@ -77,7 +77,9 @@ def test_a_mistyped_broker_group_changes_nothing_on_the_others():
     options = ["--broker-group", "broker-a", "--broker-group", "broker-z"]
     for name in ("orders", "new"):
         error = refused("topic", "create", name, "--permission", "read", *options)
-        assert error == "Error: broker group 'broker-z' is not registered, there are broker-a\n"
+        assert error == (
+            "Error: broker group 'broker-z' is not registered, there are broker-a. Did you mean 'broker-a'?\n"
+        )
     assert not FakeAdmin.calls
 
 

@@ -16,6 +16,7 @@ from dledger_admin.cluster.config_files import (
 )
 from dledger_admin.cluster.layout import ClusterLayout
 from dledger_admin.cluster.lifecycle import ClusterSetup, UpOptions
+from dledger_admin.cluster.set_keys import set_keys
 from dledger_admin.cluster.toml_text import dump, merge
 from dledger_admin.errors import AdminError
 
@@ -104,6 +105,46 @@ def test_an_invalid_override_key_is_named_with_its_file(tmp_path, text, words):
     with pytest.raises(AdminError) as refused:
         overrides_of(tmp_path, text)
     assert all(word in refused.value.message for word in ["given.toml", *words]), refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("retention_hours", ["expected KEY=VALUE"]),
+        ("=4", ["expected KEY=VALUE"]),
+        ("node_id=x", ["node_id = 'x'", "layout"]),
+        ("port=1", ["port = 1", "--base-port"]),
+        ("nodes.broker-a-n9.flush=sync", ["names no node", "Did you mean 'broker-a-n"]),
+    ],
+)
+def test_a_key_that_cannot_be_set_is_refused_as_in_a_file(tmp_path, setting, words):
+    with pytest.raises(AdminError) as refused:
+        set_keys(Overrides(), [setting], layout_in(tmp_path))
+    assert all(word in refused.value.message for word in ["--set", *words]), refused.value.message
+
+
+def test_set_keys_lie_over_those_of_the_file_and_an_empty_value_takes_one_away(tmp_path):
+    given = overrides_of(tmp_path, 'flush = "async"\nretention_hours = 5')
+    settings = ["flush=sync", "retention_hours=", "namesrv.idle_timeout_ms=5", "nodes.broker-a-n0.log_level=INFO"]
+    assert set_keys(given, settings, layout_in(tmp_path)) == Overrides(
+        {"flush": "sync"}, {"broker-a-n0": {"log_level": "INFO"}}, {"idle_timeout_ms": 5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("4", 4), ("0.5", 0.5), ('"4"', "4"), ("a b", "a b"), ("2026-01-01", "2026-01-01")],
+)
+def test_a_value_is_read_as_toml_or_is_a_text(tmp_path, text, value):
+    assert set_keys(Overrides(), [f"key={text}"], layout_in(tmp_path)).brokers == {"key": value}
+
+
+def test_up_refuses_an_unknown_key_before_it_writes_anything(tmp_path, ports):
+    base_port, namesrv_port = ports
+    options = UpOptions(tmp_path / "data", 1, 3, namesrv_port, base_port, settings=["retention_hour=4"])
+    with pytest.raises(AdminError, match=r"retention_hour.*did you mean 'retention_hours'"):
+        ClusterSetup.prepare(options)
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -15,9 +15,9 @@ from dledger_admin.cli import main
 
 NOUNS = [
     *("cluster", "node", "topic", "group", "message", "dlq", "pin", "quota", "account", "acl", "log", "config"),
-    "spark",
+    *("context", "spark"),
 ]
-VERBS = ["up", "down", "status", "console", "produce", "consume", "demo", "chaos"]
+VERBS = ["up", "down", "status", "top", "console", "produce", "consume", "bench", "demo", "chaos"]
 
 _WITHOUT_EXTRAS = """
 import sys

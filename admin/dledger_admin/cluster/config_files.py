@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dledger_base.similar_names import did_you_mean, some_of
+
 from ..errors import AdminError
 from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout, NodePlace, ProxyPlace
@@ -75,26 +77,34 @@ def read_overrides(path: Path, layout: ClusterLayout) -> Overrides:
         raise AdminError(f"--config {path} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AdminError(f"--config {path} is not TOML: {error}") from error
-    nodes = _pop_table(table, "nodes", path)
-    namesrv = _pop_table(table, "namesrv", path, absent_if=list)
-    proxy = _pop_table(table, "proxy", path)
-    node_tables = {node_id: _pop_table(nodes, node_id, path) for node_id in list(nodes)}
+    return make_overrides(table, layout, f"--config {path}")
+
+
+def make_overrides(table: TomlTable, layout: ClusterLayout, source: str) -> Overrides:
+    """Return the overrides in a table. Raises `AdminError` naming its source and the key that cannot stand."""
+    nodes = _pop_table(table, "nodes", source)
+    namesrv = _pop_table(table, "namesrv", source, absent_if=list)
+    proxy = _pop_table(table, "proxy", source)
+    node_tables = {node_id: _pop_table(nodes, node_id, source) for node_id in list(nodes)}
     known = [place.node_id for place in layout.places()]
     for node_id, node_table in node_tables.items():
         if node_id not in known:
             raise AdminError(
-                f"--config {path}: [nodes.{node_id}] names no node of this cluster, which has {', '.join(known)}"
+                f"{source}: [nodes.{node_id}] names no node of this cluster, which has {some_of(known)}"
+                f"{did_you_mean(node_id, known)}"
             )
-        _refuse(node_table, (*_FROM_LAYOUT, *_IDENTITY_KEYS), path, "follows from the cluster's layout and identity")
-        _refuse(node_table, _FROM_BASE_PORT, path, "follows from --base-port")
-    _refuse(namesrv, ("port", "listenPort"), path, "follows from --namesrv-port")
-    _refuse(namesrv, ("data",), path, "follows from the cluster's layout")
-    _refuse(proxy, ("grpc_port", "grpcServerPort"), path, "follows from --proxy-port")
-    _refuse(proxy, ("namesrv", "namesrvAddr"), path, "follows from the cluster's layout")
-    _refuse(table, _FROM_LAYOUT, path, "follows from the cluster's layout")
-    _refuse(table, ("engine",), path, "follows from --engine at the cluster's founding, or from `dledger node convert`")
-    _refuse(table, _FROM_BASE_PORT, path, "follows from --base-port")
-    _refuse(table, _PER_NODE, path, "differs from node to node: write it below [nodes.<node id>]")
+        _refuse(node_table, (*_FROM_LAYOUT, *_IDENTITY_KEYS), source, "follows from the cluster's layout and identity")
+        _refuse(node_table, _FROM_BASE_PORT, source, "follows from --base-port")
+    _refuse(namesrv, ("port", "listenPort"), source, "follows from --namesrv-port")
+    _refuse(namesrv, ("data",), source, "follows from the cluster's layout")
+    _refuse(proxy, ("grpc_port", "grpcServerPort"), source, "follows from --proxy-port")
+    _refuse(proxy, ("namesrv", "namesrvAddr"), source, "follows from the cluster's layout")
+    _refuse(table, _FROM_LAYOUT, source, "follows from the cluster's layout")
+    _refuse(
+        table, ("engine",), source, "follows from --engine at the cluster's founding, or from `dledger node convert`"
+    )
+    _refuse(table, _FROM_BASE_PORT, source, "follows from --base-port")
+    _refuse(table, _PER_NODE, source, "differs from node to node: write it below [nodes.<node id>]")
     return Overrides(brokers=table, nodes=node_tables, namesrv=namesrv, proxy=proxy)
 
 
@@ -182,18 +192,18 @@ def _write(path: Path, table: Mapping[str, TomlValue]) -> None:
     write_durably(path, (head + dump(table)).encode())
 
 
-def _pop_table(table: TomlTable, key: str, path: Path, absent_if: type | None = None) -> TomlTable:
+def _pop_table(table: TomlTable, key: str, source: str, absent_if: type | None = None) -> TomlTable:
     """Take the sub-table `key` out of `table`; a value of type `absent_if` is another key of that name and stays."""
     value = table.get(key)
     if value is None or (absent_if is not None and isinstance(value, absent_if)):
         return {}
     if not isinstance(value, Mapping):
-        raise AdminError(f"--config {path}: {key} = {value!r} where a table [{key}] is expected")
+        raise AdminError(f"{source}: {key} = {value!r} where a table [{key}] is expected")
     del table[key]
     return dict(value)
 
 
-def _refuse(table: Mapping[str, TomlValue], keys: tuple[str, ...], path: Path, why: str) -> None:
+def _refuse(table: Mapping[str, TomlValue], keys: tuple[str, ...], source: str, why: str) -> None:
     for key in keys:
         if key in table:
-            raise AdminError(f"--config {path}: {key} = {table[key]!r} cannot be set here, it {why}")
+            raise AdminError(f"{source}: {key} = {table[key]!r} cannot be set here, it {why}")

@@ -10,7 +10,7 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,7 @@ from .ports import is_free, require_free
 from .probes import NodeStatus, fetch_all, fetch_obstacle, groups_clients_find
 from .processes import NAMESRV, PROXY, Service, broker_service, namesrv_service, proxy_service, stop_at_once
 from .securing import Asked, make_secure, require_files, with_security
+from .set_keys import set_keys
 from .starting import START_TIMEOUT_S, Patience
 from .validation import check_broker_config, check_namesrv_config, check_proxy_config
 
@@ -59,6 +60,8 @@ class UpOptions:
     engine: str | None = None
     asked: Asked = field(default_factory=Asked)
     proxy_port: int | None = None
+    settings: Sequence[str] = ()
+    """Keys with values, as `--set` takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class ClusterSetup:
         require_stopped(layout)
         require_free(layout.ports())
         overrides = read_overrides(options.config, layout) if options.config else stored_overrides(layout)
+        overrides = set_keys(overrides, options.settings, layout)
         manifest = _set_security(layout, _choose_manifest(layout, existing, overrides, options.engine), options.asked)
         require_engine(manifest.engine)
         meanings: dict[str, None] = {}

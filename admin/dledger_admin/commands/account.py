@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from dledger_base.access_keys import KEY_BYTES
+from dledger_base.similar_names import did_you_mean
 from dledger_client import AccountAdmin
 
 from ..asking import Asking, asks_first
@@ -166,7 +167,8 @@ def delete(namesrv: str, key_file: Path, name: str, output: str, asking: Asking)
     async def work(accounts: AccountAdmin) -> None:
         known_names = {info.name for infos in (await accounts.accounts()).values() for info in infos}
         if name not in known_names:
-            raise AdminError(f"there is no account {name!r}: `dledger account list` shows those that there are")
+            hint = did_you_mean(name, known_names)
+            raise AdminError(f"there is no account {name!r}: `dledger account list` shows those that there are{hint}")
         await accounts.delete(name)
 
     with_accounts(namesrv, key_file, work)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Final, TypeVar
 
+from dledger_base.similar_names import did_you_mean
 from dledger_client import (
     Admin,
     ClientError,
@@ -26,7 +27,6 @@ from dledger_client.cluster.nameservers import parse_addresses
 from dledger_remoting.codes import ResponseCode
 
 from ..errors import AdminError
-from ..help import did_you_mean
 from ..operations.access import is_account_missing, is_right_refused, is_signature_refused
 from ..operations.errors import OperationError
 from ..output import say
@@ -191,8 +191,7 @@ def _suggest_topic(name: str, namesrv: str) -> str:
     async def topics(admin: Admin) -> list[str]:
         return await admin.topics(include_system=False)
 
-    question = did_you_mean(name, [topic for topic in ask_quietly(namesrv, topics) if topic != name])
-    return question and f".{question}"
+    return did_you_mean(name, [topic for topic in ask_quietly(namesrv, topics) if topic != name])
 
 
 def with_admin(namesrv: str, work: Callable[[Admin], Awaitable[Result]], *, patience_s: float | None = None) -> Result:

@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from dledger_base.similar_names import did_you_mean, some_of
+
 from ..cluster.config_files import stored_overrides, write_broker_config, write_namesrv_config, write_proxy_config
 from ..cluster.layout import ClusterLayout
 from ..cluster.lifecycle import services
@@ -199,7 +201,8 @@ def recover(data: Path, node_id: str, accept_loss: bool, output: str) -> None:
 def _find_service(layout: ClusterLayout, node_id: str) -> Service:
     services_by_name = services(layout)
     if node_id not in services_by_name:
-        raise LayoutError(f"{layout.data_dir} has no node {node_id}; it has {', '.join(services_by_name)}")
+        hint = did_you_mean(node_id, services_by_name)
+        raise LayoutError(f"{layout.data_dir} has no node {node_id}; it has {some_of(services_by_name)}{hint}")
     return services_by_name[node_id]
 
 

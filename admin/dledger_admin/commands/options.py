@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from dledger_client import ClientError
 from dledger_client.cluster.nameservers import parse_addresses
 
 from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
 from ..cluster.starting import START_TIMEOUT_S
+from ..contexts import load
 from ..errors import WrongUsageError
 from .completing import broker_groups
 
@@ -114,7 +117,10 @@ def data_option(command: Command) -> Command:
 
 
 def namesrv_option(command: Command) -> Command:
-    """Add `--namesrv HOST:PORT[;HOST:PORT...]`, as parameter `namesrv`; `DLEDGER_NAMESRV` stands in for it."""
+    """Add `--namesrv HOST:PORT[;HOST:PORT...]`, as parameter `namesrv`; `DLEDGER_NAMESRV` stands in for it.
+
+    A context stands in for it, too: see `choose_cluster`.
+    """
     return click.option(
         "--namesrv",
         default=f"{HOST}:{DEFAULT_NAMESRV_PORT}",
@@ -124,7 +130,51 @@ def namesrv_option(command: Command) -> Command:
         type=NameServers(),
         metavar="HOST:PORT",
         help="Name servers, separated by semicolons.",
+        callback=choose_cluster,
     )(command)
+
+
+def choose_cluster(ctx: click.Context, param: click.Parameter, namesrv: str | None) -> str | None:
+    """Return the name servers of a command, and let the context that counts stand in for the variables of its account.
+
+    1. A context that is named (`--context`, or the variable) counts as a whole, whatever other variables say.
+    2. Without one, `--namesrv` or its variable counts. No context does: its secret is not for another cluster.
+    3. Without these, the current context counts. A variable for TLS or the account counts more.
+
+    Raises `WrongUsageError` if `--context` and `--namesrv` both say where the cluster is, `AdminError` for a context
+    that is not there.
+    """
+    named = ctx.find_root().params.get("context")
+    source = ctx.get_parameter_source(str(param.name))
+    if named:
+        if source is ParameterSource.COMMANDLINE:
+            raise WrongUsageError("--context and --namesrv both say which cluster: give one of them")
+        chosen = load().find(named)
+        _set_variables(ctx, chosen.variables())
+        return chosen.namesrv
+    if source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        return namesrv
+    contexts = load()
+    if not contexts.current:
+        return namesrv
+    current = contexts.contexts[contexts.current]
+    _set_variables(ctx, {name: text for name, text in current.variables().items() if name not in os.environ})
+    return current.namesrv
+
+
+def _set_variables(ctx: click.Context, variables: Mapping[str, str]) -> None:
+    """Set variables of the environment until the command ends. Processes that it starts, as Spark's, have them too."""
+    former = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+
+    def restore() -> None:
+        for name, text in former.items():
+            if text is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = text
+
+    ctx.call_on_close(restore)
 
 
 def broker_groups_option(command: Command) -> Command:

@@ -76,6 +76,20 @@ class Stopped(msgspec.Struct, frozen=True):
     help="TOML file with keys that override the configuration of every node.",
 )
 @click.option(
+    "--flush",
+    type=click.Choice(["sync", "async"]),
+    help="When a node syncs its log: before it acknowledges, or later. async may lose messages with the power of a "
+    "majority.  [default: sync, later as before]",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Key of every node's configuration, or namesrv.KEY, proxy.KEY, nodes.NODE-ID.KEY; repeatable. It stays "
+    "for later starts; an empty VALUE takes it away.",
+)
+@click.option(
     "--secure",
     is_flag=True,
     help="Turn on TLS and access control from now on: make certificates, keys and an administrator's account.",
@@ -111,6 +125,8 @@ def up(
     proxy_port: int | None,
     engine: str | None,
     config: Path | None,
+    flush: str | None,
+    settings: tuple[str, ...],
     secure: bool,
     renew_certificates: bool,
     new_key_file: bool,
@@ -129,7 +145,10 @@ def up(
         raise click.UsageError("-o json goes with --detach: in the foreground there is no result")
     require("broker", "aiohttp", "jinja2", "prometheus_client", "rich")
     security_options = Asked(secure, renew_certificates, new_key_file)
-    options = UpOptions(data, groups, nodes, namesrv_port, base_port, config, engine, security_options, proxy_port)
+    keys = (*((f"flush={flush}",) if flush else ()), *settings)
+    options = UpOptions(
+        data, groups, nodes, namesrv_port, base_port, config, engine, security_options, proxy_port, keys
+    )
     ClusterSetup.prepare(options)  # errors are said before a directory is made
     with up_lock(data):
         setup = ClusterSetup.prepare(options)  # another `up` may have come and gone

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from dledger_base.similar_names import did_you_mean
 from dledger_client import Admin, GroupMember, MessageQueue, QueueReader, QueueStatus
 from dledger_remoting.retry_policies import GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
@@ -125,7 +126,10 @@ async def require_group(admin: Admin, name: str) -> SubscriptionGroupConfig:
     """Return the settings of a group. Raises `MissingError` if there is none."""
     groups = await admin.groups()
     if name not in groups:
-        raise MissingError(f"there is no consumer group {name!r}", "`dledger group list` shows those that there are")
+        hint = did_you_mean(name, groups)
+        raise MissingError(
+            f"there is no consumer group {name!r}", f"`dledger group list` shows those that there are{hint}"
+        )
     return groups[name]
 
 

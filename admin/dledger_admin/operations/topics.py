@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from dledger_base.similar_names import did_you_mean, some_of
 from dledger_client import Admin, NotFoundError
 from dledger_remoting.topics import (
     DEFAULT_TOPIC_QUEUES,
@@ -151,7 +152,8 @@ async def _plan(admin: Admin, name: str, wish: Wish) -> _Plan:
     plan = _Plan(bool(configs), {}, [])
     for group in wish.broker_groups or registered:
         if group not in registered:
-            raise OperationError(f"broker group {group!r} is not registered, there are {', '.join(registered)}")
+            hint = did_you_mean(group, registered)
+            raise OperationError(f"broker group {group!r} is not registered, there are {some_of(registered)}{hint}")
         settings = _choose_settings(group, configs.get(group), wish.queues, wish.permission)
         plan.groups_by_settings.setdefault(settings, []).append(group)
         before = configs[group].read_queue_nums if group in configs else 0

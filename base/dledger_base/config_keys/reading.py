@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dledger_base.config_keys.declared import Alias, ConfigValue, Key, Table, UnexpectedError, keys_of
+from dledger_base.similar_names import either, nearest, some_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Wording:
     wrong: str = "{name} = {value!r}, expected {expected}"
     outside: str = "{name} = {value} is outside {low}..{high}"
     not_below: str = "{name} = {value} must be below {other} = {limit}: {why}"
-    misspelled: str = "unknown key {name!r}, did you mean {near!r}?"
+    misspelled: str = "unknown key {name!r}, did you mean {near}?"
     unknown: str = "unknown key {name!r}"
     contradiction: str = "{name} = {value!r} contradicts {other} = {said!r}: both say {key}; remove one"
     text: str = "a text in quotes"
@@ -131,14 +131,11 @@ class Keys:
         return [(key, value_of_key) for key, value_of_key in key_values if value_of_key is not None]
 
     def _refuse_unknown(self, name: str, value: ConfigValue) -> None:
-        near = difflib.get_close_matches(name, (*(key.name for key in self.settable), *self.aliases), n=1)
+        near = nearest(name, (*(key.name for key in self.settable), *self.aliases))
         if near:
-            raise self._error(self._wording.misspelled.format(name=name, value=value, near=near[0]))
-        raise self._error(
-            self._wording.unknown.format(
-                name=name, value=value, keys=", ".join(sorted(key.name for key in self.settable))
-            )
-        )
+            raise self._error(self._wording.misspelled.format(name=name, value=value, near=either(near)))
+        keys = some_of(sorted(key.name for key in self.settable))
+        raise self._error(self._wording.unknown.format(name=name, value=value, keys=keys))
 
     def _value(self, key: Key, name: str, value: ConfigValue, base: Path) -> object:
         shown_name = name if self._wording.by_alias else key.name
