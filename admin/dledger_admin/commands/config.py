@@ -66,10 +66,10 @@ config.add_command(unset)
 def check(context: click.Context, files: tuple[Path, ...], output: str) -> None:
     """Check whether a broker, name server or proxy would start with each of these files, and show the errors.
 
-    A file with a key that only brokers have is a broker's, and one with a key that only proxies have, or with the
-    table [proxy], a proxy's. Any other is a name server's. The secrets and certificates
-    that it names are read as at a start; ports and data directories are not checked. Exit code 1 if a file is
-    refused, or shows or trusts only a certificate that has expired.
+    A file with a key that only brokers have is a broker's. One with the table [proxy], or with a key that only proxies
+    have, is a proxy's. Any other is a name server's. The secrets and certificates that it names are read as at a start;
+    ports and data directories are not checked. Exit code 1 if a file is refused, or shows or trusts only a certificate
+    that has expired.
     """
     result = [_check_file(file) for file in files]
     emit(result, output, _render_checks)

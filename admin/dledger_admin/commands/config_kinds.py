@@ -25,7 +25,7 @@ _PROXY_PACKAGES: Final = ("aiohttp", "google.protobuf", "grpclib", "prometheus_c
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one kind of file is read. `load` takes the file and what the command line overrides.
+    """Reader of one kind of file. `load` takes the file and what the command line overrides.
 
     `read_files` reads the files that the configuration names, and returns the TLS contexts among them. `load`,
     `origins` and `read_files` raise `error`.
