@@ -106,8 +106,8 @@ fuzz-wire: $(DEV) ## costly requests, slow readers and half-open connections aga
 fuzz-native: $(DEV) ## mutated input through the native part and its twins (CASES=n, SEED=n; after make native)
 	$(BIN)/python -m tests.native.fuzz $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
 
-test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java and Go clients and its mqadmin, and long ones of others (needs a JDK and Maven; an hour)
-	APACHE_CLIENTS=yes $(BIN)/python -m pytest tests/conformance/test_apache_*.py tests/conformance/test_*_modes.py
+test-clients: $(DEV) ## run the tests of Apache RocketMQ's Java, Go and Rust clients and its mqadmin, and long ones of others (needs a JDK, Maven and cargo; 90 minutes)
+	APACHE_CLIENTS=yes $(BIN)/python -m pytest tests/conformance/test_apache_*.py tests/conformance/test_grpc_*.py tests/conformance/test_*_modes.py
 
 test-rocketmq: $(DEV) ## run RocketMQ's own integration suite (5.3.3) on a cluster of three groups (CLASSES="client.consumer.pop.PopOrderlyIT"; needs a JDK and Maven)
 	$(BIN)/python -m tests.conformance.rocketmq_suite $(CLASSES)

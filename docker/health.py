@@ -1,4 +1,4 @@
-"""Health check of a container: asks the name server or broker that runs in it, at the address in its configuration.
+"""Health check of a container: asks the server that runs in it, at the address in its configuration.
 
 Exit status 0: it serves clients. 1: it does not, and the output says why. A container that runs no server, for example
 `dledger produce`, is healthy while it runs.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dledger_broker.config import load_config as load_broker_config
 from dledger_namesrv.config import load_config as load_namesrv_config
+from dledger_proxy.config import load_config as load_proxy_config
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _TIMEOUT_S = 2.0
@@ -21,7 +22,7 @@ _TIMEOUT_S = 2.0
 
 def server_of(command: list[str]) -> tuple[str, Path] | None:
     """Return the role and the configuration file in a command line of `dledger`, None if it runs no server."""
-    for role in ("namesrv", "broker"):
+    for role in ("namesrv", "broker", "proxy"):
         if role in command:
             options = command[command.index(role) + 1 :]
             for option, following in zip(options, [*options[1:], ""], strict=True):
@@ -37,6 +38,10 @@ def obstacle(role: str, config_file: Path) -> str | None:
         namesrv = load_namesrv_config(config_file, {})
         is_secured = namesrv.tls_http
         host, port, http_port, path = namesrv.host, namesrv.port, namesrv.http_port, "/healthz"
+    elif role == "proxy":
+        proxy = load_proxy_config(config_file, {})
+        is_secured = proxy.tls_http
+        host, port, http_port, path = proxy.host, proxy.grpc_port, proxy.metrics_port, "/healthz"
     else:
         broker = load_broker_config(config_file)
         is_secured = broker.tls_http

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dledger_base.config_keys.declared import Alias, ConfigValue, UnexpectedError, key, limit
+from dledger_base.config_keys.origins import Origin, lines_of_toml, origins
 from dledger_base.config_keys.reading import Keys, Wording
 from dledger_base.errors import ConfigError as FileError
 from dledger_base.logs import FORMATS, LogLevels
 from dledger_base.secret import is_private
+from dledger_base.tls import TlsContext
 from dledger_base.tls_keys import TlsPorts
 from dledger_client import Credentials, Tls
 from dledger_client.cluster.nameservers import parse_addresses
@@ -26,6 +28,8 @@ from dledger_remoting.record import MAX_MESSAGE_BYTES
 
 from .http.config import HttpKeys
 
+ALPN: Final = ("h2",)
+"""Protocols that the port for gRPC names in a TLS handshake. Clients of Java and Go insist on HTTP/2 there."""
 TABLE: Final = "proxy"
 """Name of the table in a TOML file that may hold the keys. A file without it has the keys at the top."""
 _NOTHING_IGNORED: Final[Sequence[str]] = ()
@@ -207,25 +211,76 @@ KEYS: Final = Keys(
 
 
 def load_config(path: Path, overrides: Mapping[str, Any]) -> ProxyConfig:
-    """Return the configuration in a TOML file; `overrides` win. Raises `ConfigError`."""
+    """Return the configuration in a TOML file; `overrides` win. Raises `ConfigError`.
+
+    Relative paths in the file count from its own directory.
+    """
+    section = _table_of(path, _text_of(path))
     try:
-        document = tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: no text in UTF-8, at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
-    section = document.get(TABLE, document)
-    if not isinstance(section, dict):
-        raise ConfigError(f"{path}: {TABLE} = {section!r}: expected a table")
-    try:
-        reading = KEYS.read(section)
+        reading = KEYS.read(section, path.parent)
         config = build_config({**reading.values, **overrides})
         object.__setattr__(config, "ignored", reading.warnings(KEYS))
         return config
     except (ConfigError, FileError) as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def origins_of(path: Path, overrides: Mapping[str, Any]) -> dict[str, Origin]:
+    """Return the origin of each key's value when `load_config` reads a file. Raises `ConfigError`."""
+    text = _text_of(path)
+    return origins(KEYS, KEYS.read(_table_of(path, text), path.parent), lines_of_toml(text, TABLE), overrides)
+
+
+@dataclass(frozen=True, slots=True)
+class StartFiles:
+    """Content of the files that a configuration names, None where it names none."""
+
+    grpc_tls: TlsContext | None
+    front_tls: TlsContext | None
+    metrics_tls: TlsContext | None
+    metrics_token: str | None
+    credentials: Credentials | None
+    cluster_tls: Tls | None
+
+    @property
+    def contexts(self) -> list[TlsContext]:
+        """All TLS contexts of ports that there are."""
+        return [context for context in (self.grpc_tls, self.metrics_tls, self.front_tls) if context is not None]
+
+
+def read_files(config: ProxyConfig) -> StartFiles:
+    """Read the files and touch nothing else. Raises `ConfigError` that names key, file and fault."""
+    try:
+        return StartFiles(
+            config.server_context(ALPN),
+            config.server_context(),
+            config.http_context(),
+            config.metrics_token(),
+            config.credentials(),
+            config.tls_to_cluster(),
+        )
+    except FileError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: no text in UTF-8, at byte {error.start}") from error
+
+
+def _table_of(path: Path, text: str) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    section = document.get(TABLE, document)
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: {TABLE} = {section!r}: expected a table")
+    return section
 
 
 def build_config(values: Mapping[str, Any]) -> ProxyConfig:

@@ -23,12 +23,12 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import RemotingCommand
 
 from .backends import Backends, Cluster
-from .config import ConfigError, ProxyConfig
+from .config import ProxyConfig, read_files
 from .counters import ProxyCounters
 from .grpc.clients import Clients
 from .grpc.outgoing import Encoder
 from .grpc.pops import Pops
-from .grpc.port import ALPN, GrpcPort
+from .grpc.port import GrpcPort
 from .grpc.questions import Questions
 from .grpc.receiving import Receiving
 from .grpc.routes import Routes, parse_endpoints
@@ -58,13 +58,8 @@ class Proxy:
         self.config = config
         self.counters = ProxyCounters()
         self._is_stopping = False
-        try:
-            self._tls, self._http_tls = config.server_context(ALPN), config.http_context()
-            self._front_tls = config.server_context()
-            self._metrics_token = config.metrics_token()
-        except FileError as error:
-            raise ConfigError(str(error)) from error
-        cluster = Cluster(config.namesrv, config.credentials(), config.tls_to_cluster())
+        self._files = files = read_files(config)
+        cluster = Cluster(config.namesrv, files.credentials, files.cluster_tls)
         self.backends = Backends(cluster)
         self._registrations = Registrations(cluster, self._on_request)
         self.clients = Clients(self._registrations, config.max_clients, self.counters.count_limit)
@@ -75,17 +70,16 @@ class Proxy:
             self._make_service(),
             self.clients,
             self.counters,
-            tls=self._tls,
+            tls=files.grpc_tls,
             takes_plain=config.tls != "enforcing",
             max_connections=config.max_connections,
             max_request_bytes=config.max_request_bytes,
             max_requests_bytes=config.max_requests_bytes,
         )
         self._front_registry = CollectorRegistry()
-        self._front_backend = ClientBackend(config.namesrv, tls=config.tls_to_cluster(), speaker=config.credentials())
+        self._front_backend = ClientBackend(config.namesrv, tls=files.cluster_tls, speaker=files.credentials)
         self._front: HttpFront | None = None
-        contexts = (self._tls, self._http_tls, self._front_tls)
-        watched: list[Watched] = [context for context in contexts if context is not None]
+        watched: list[Watched] = [*files.contexts]
         self._renewal = Renewal(watched, self.counters.count_restart)
         self._tasks: list[asyncio.Task[None]] = []
         self._http: web.AppRunner | None = None
@@ -162,7 +156,7 @@ class Proxy:
             self.config,
             self._front_backend,
             host=self.config.host,
-            tls=self._front_tls,
+            tls=self._files.front_tls,
             takes_plain=self.config.tls != "enforcing",
             registry=self._front_registry,
         )
@@ -181,10 +175,10 @@ class Proxy:
         yield from self._front_registry.collect()
 
     async def _serve_http(self) -> web.AppRunner:
-        page = MetricsPage(self._collect, nullcontext, self._metrics_token)
+        page = MetricsPage(self._collect, nullcontext, self._files.metrics_token)
         routes = [web.get("/healthz", self._healthz), web.get("/metrics", page.handle)]
         try:
-            return await serve_http(self.config.host, self.config.metrics_port, routes, self._http_tls)
+            return await serve_http(self.config.host, self.config.metrics_port, routes, self._files.metrics_tls)
         except FileError as error:
             raise StartError(str(error).replace("http_port", "metrics_port")) from error
 

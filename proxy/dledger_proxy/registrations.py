@@ -142,8 +142,7 @@ class _Lane:
             return
         remark = f"code {answer.code}: {answer.remark}" if answer.code else ""
         if remark and self._refused.get(client.client_id) != remark:
-            text = "event=client_refused node=%s client=%s reason=%r"
-            logger.warning(text, address, client.client_id, remark)
+            logger.warning("event=client_refused node=%s client=%s reason=%r", address, client.client_id, remark)
         if remark:
             self._refused[client.client_id] = remark
         else:

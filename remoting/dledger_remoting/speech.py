@@ -14,7 +14,8 @@ The client's header `authorization` has account and signature:
 
     MQv2-HMAC-SHA1 Credential=ACCOUNT/REGION/RocketMQ, SignedHeaders=x-mq-date-time, Signature=HEX
 
-Region and service are optional. The date is `yyyyMMdd'T'HHmmss'Z'`, UTC.
+Region and service are optional. The date is `yyyyMMdd'T'HHmmss'Z'`, UTC. Rust's client writes it as RFC 3339 does,
+with fractions of a second and an offset.
 
 An attacker who records such a header can use it for requests of any kind, until the date is too old. TLS prevents the
 recording.
@@ -23,6 +24,7 @@ recording.
 from __future__ import annotations
 
 import hmac
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,9 +45,10 @@ FOR_SIGNATURE_FIELD: Final = "dledgerForSignature"
 ALGORITHM: Final = "MQv2-HMAC-SHA1"
 SIGNED_HEADER: Final = "x-mq-date-time"
 MAX_TEXT_CHARS: Final = 128
-"""Maximum length of a signed text and of a signature in characters. A date has 16, a signature 40."""
+"""Maximum length of a signed text and of a signature in characters. A date has at most 35, a signature 40."""
 _DATE: Final = "%Y%m%dT%H%M%SZ"
 _DATE_CHARS: Final = 16
+_RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _FIELDS: Final = (FOR_ADDRESS_FIELD, FOR_ACCOUNT_FIELD, FOR_TEXT_FIELD, FOR_SIGNATURE_FIELD)
 
 
@@ -150,6 +153,8 @@ def format_date(epoch_s: float) -> str:
 
 def parse_date(text: str) -> float:
     """Return the time of a date that a client signed, in seconds since 1970. Raises ValueError for other texts."""
+    if _RFC_3339.fullmatch(text):
+        return datetime.fromisoformat(text).timestamp()
     if len(text) != _DATE_CHARS:
         raise ValueError(f"{text[:32]!r} is no date such as 20301231T235959Z")
     return datetime.strptime(text, _DATE).replace(tzinfo=UTC).timestamp()

@@ -136,3 +136,33 @@ def test_config_check_accepts_async_flush_with_a_warning():
     (checked,) = json.loads(done.stdout)
     assert checked["error"] is None
     assert any("before they are on disk" in warning for warning in checked["warnings"])
+
+
+PROXY = 'namesrv = "ns:9876"\ngrpc_port = 8081\naccount_file = "proxy.account"\n'
+
+
+@pytest.mark.parametrize("text", [PROXY, f"[proxy]\n{PROXY}", 'namesrv = "ns:9876"\n'])
+def test_config_check_knows_a_proxys_file_by_its_keys(text):
+    Path("proxy.account").touch(0o600)
+    Path("proxy.account").write_text("proxy\nsecret\n")
+    file = written(text, "proxy.toml")
+    done = run("check", file)
+    assert (done.exit_code, done.stdout) == (0, f"{file}: good for a proxy\n")
+
+
+def test_config_check_reads_the_account_that_a_proxys_file_names_beside_it():
+    file = written(PROXY, "proxy.toml")
+    done = run("check", file)
+    assert done.exit_code == 1
+    assert f"{file}: account_file {file.parent}/proxy.account cannot be read" in done.stdout
+    file = written(PROXY + "max_requests = 0\n", "proxy.toml")
+    assert "max_requests = 0: expected 1 to" in run("check", file).stdout
+
+
+def test_config_show_names_the_source_of_a_proxys_values():
+    file = written(f"[proxy]\n{PROXY}", "proxy.toml")
+    lines = run("show", file, "--host", "0.0.0.0").stdout.splitlines()
+    assert "grpc_port = 8081  # line 3" in lines
+    assert 'host = "0.0.0.0"  # command line' in lines
+    assert "max_requests = 4096  # default" in lines
+    assert "has no --port" in run("show", file, "--port", "1").output

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster_checks import create_topic
-from grpc_clients import NODE, PYTHON, Command, node_command, python_command
+from grpc_clients import CLIENTS, GO, JAVA, NODE, PYTHON, RUST, Program, node_command, python_command, rust_command
 from grpc_clients import create_topic as create_typed_topic
 from limit_rows import TRIMMED
 from rows import QUICK
@@ -166,7 +166,7 @@ def installed_jars(request: pytest.FixtureRequest, name: str, version: str, pom:
         jars = ("-DincludeScope=runtime", "-DoutputDirectory=lib", f"-Drocketmq={version}")
         _run(_in_path("mvn"), folder, "-q", "-B", "-ntp", "dependency:copy-dependencies", *jars)
         installed.write_text(wanted)
-    source = str(HERE / "java" / f"{driver}.java")
+    source = str(pom.parent / f"{driver}.java")
     _run(_in_path("javac"), folder, "-nowarn", "-cp", "lib/*", "-d", "classes", source)
     return folder
 
@@ -202,28 +202,49 @@ def apache(tmp_path: Path, program: list[str]) -> Iterator[MakeClient]:
         yield start_driver
 
 
-@pytest.fixture(scope="session", params=[PYTHON, NODE])
-def grpc_program(request: pytest.FixtureRequest) -> Command:
+@pytest.fixture(scope="session", params=CLIENTS)
+def grpc_program(request: pytest.FixtureRequest) -> Program:
     """Return what starts the driver of one of RocketMQ 5's own clients. pytest's cache keeps the downloads."""
-    return python_command(request) if request.param == PYTHON else node_command(request, tool)
+    if request.param == PYTHON:
+        return python_command(request)
+    if request.param == NODE:
+        return node_command(request, tool)
+    if request.param == RUST:
+        return rust_command(request, _in_path("cargo"))
+    return _java5_command(request) if request.param == JAVA else _go5_command(request)
+
+
+def _java5_command(request: pytest.FixtureRequest) -> Program:
+    folder = installed_jars(request, JAVA, JAVA.rpartition("-")[2], HERE / "java5" / "pom.xml", "Driver5")
+    command = [_in_path("java"), "-Xmx256m", "-cp", f"{folder}/lib/*{os.pathsep}{folder}/classes", "Driver5"]
+    return Program(JAVA, command, {})
+
+
+def _go5_command(request: pytest.FixtureRequest) -> Program:
+    cache = request.config.cache
+    assert cache is not None
+    driver = cache.mkdir(GO) / "driver"
+    _run(find_go(), HERE / "go5", "build", "-o", str(driver))
+    return Program(GO, [str(driver)], {})
 
 
 @pytest.fixture
-def grpc_client(tmp_path: Path, grpc_program: Command) -> Iterator[MakeClient]:
+def grpc_client(tmp_path: Path, grpc_program: Program) -> Iterator[MakeClient]:
     """Return a function that starts one of RocketMQ 5's own clients for the addresses of proxies."""
-    command, environment = grpc_program
+    command, environment = grpc_program.at_home(tmp_path), grpc_program.environment
     with starting(tmp_path) as start:
         yield lambda addresses, account=None, **more: start([*command, addresses], account, **environment, **more)
 
 
 @pytest.fixture(scope="session")
 def shared_grpc_client(
-    grpc_program: Command, proxies: list[RunningProxy], tmp_path_factory: pytest.TempPathFactory
+    grpc_program: Program, proxies: list[RunningProxy], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StockClient]:
     """Start one of RocketMQ 5's own clients for many tests."""
-    command, environment = grpc_program
-    with starting(tmp_path_factory.mktemp("grpc-client")) as start:
-        yield start([*command, proxies[0].address], None, **environment)
+    folder = tmp_path_factory.mktemp("grpc-client")
+    command = [*grpc_program.at_home(folder), proxies[0].address]
+    with starting(folder) as start:
+        yield start(command, None, **grpc_program.environment)
 
 
 @pytest.fixture(scope="session")

@@ -93,9 +93,26 @@ def test_any_header_is_parsed_or_refused(text: str) -> None:
 
 def test_a_date_is_read_as_it_is_written_and_no_other_text_is() -> None:
     assert format_date(parse_date(NOON)) == NOON
-    for text in ("", "2026-12-01T12:00:00Z", "20261201T120000", "20261301T120000Z", "+0261201T120000Z"):
+    for text in ("", "2026-12-01T12:00:00", "2026-12-01", "20261201T120000", "20261301T120000Z", "+0261201T120000Z"):
         with pytest.raises(ValueError, match=r"is no date|does not match|unconverted"):
             parse_date(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("2026-12-01T12:00:00Z", "20261201T120000Z"),
+        ("2026-12-01T12:00:00.123456789Z", "20261201T120000Z"),
+        ("2026-12-01T12:00:00.5+08:00", "20261201T040000Z"),
+    ],
+)
+def test_a_date_of_rusts_client_is_read_with_its_fraction_and_offset(text: str, plain: str) -> None:
+    assert 0 <= parse_date(text) - parse_date(plain) < 1
+
+
+def test_a_date_of_rusts_client_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="month"):
+        parse_date("2026-13-01T12:00:00Z")
 
 
 def test_credentials_of_a_proxy_sign_the_present_date_for_the_client_and_pass_no_secret_on() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger_proxy.config import load_config
+
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 COMPOSE = (DOCKER / "compose.yaml").read_text()
@@ -35,6 +37,17 @@ def test_service_publishes_the_ports_of_its_configuration_on_this_machine_only(n
     if name in NODES:
         assert f"/etc/dledger/{name}.toml" in lines
         assert config["advertised_port"] == config["port"]
+
+
+def test_proxy_publishes_the_ports_of_its_configuration_on_this_machine_only_and_finds_the_name_server() -> None:
+    config, lines = tomllib.loads((DOCKER / "config" / "proxy.toml").read_text()), service("proxy")
+    published = re.findall(r'- "([\d.:]+)"', lines)
+    assert published == [f"127.0.0.1:{config[key]}:{config[key]}" for key in ("grpc_port", "http_port", "metrics_port")]
+    assert '"proxy", "--config", "/etc/dledger/proxy.toml"' in lines
+    name_server = tomllib.loads((DOCKER / "config" / "namesrv.toml").read_text())
+    assert config["namesrv"] == f"namesrv:{name_server['port']}"
+    grace_s = int(re.findall(r"stop_grace_period: (\d+)s", lines)[0])
+    assert grace_s * 1000 > load_config(DOCKER / "config" / "proxy.toml", {}).drain_timeout_ms
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -177,13 +177,17 @@ def test_image_is_built_from_its_context_and_its_lock_files(image: Image) -> Non
     subprocess.run([python, "-I", "-c", imported], cwd=image.root, check=True)
 
 
-def test_health_check_of_the_image_asks_a_name_server_without_further_settings(image: Image, tmp_path: Path) -> None:
-    base = find_free_block([0, 1])
-    text = (image.root / "etc" / "dledger" / "namesrv.toml").read_text()
-    text = text.replace("9876", str(base)).replace("9877", str(base + 1)).replace("/var/lib/dledger", str(tmp_path))
-    config = tmp_path / "namesrv.toml"
-    config.write_text(text.replace("0.0.0.0", "127.0.0.1"))
-    arguments = [*image.command("ENTRYPOINT"), "namesrv", "--config", str(config)]
+@pytest.mark.parametrize(("role", "ports"), [("namesrv", (9876, 9877)), ("proxy", (8081, 8082, 8083))])
+def test_health_check_of_the_image_asks_a_server_without_further_settings(
+    image: Image, tmp_path: Path, role: str, ports: tuple[int, ...]
+) -> None:
+    base = find_free_block([*range(len(ports))])
+    text = (image.root / "etc" / "dledger" / f"{role}.toml").read_text().replace("/var/lib/dledger", str(tmp_path))
+    for number, port in enumerate(ports):
+        text = re.sub(rf"= {port}\b", f"= {base + number}", text)
+    config = tmp_path / f"{role}.toml"
+    config.write_text(text.replace("0.0.0.0", "127.0.0.1").replace("namesrv:", "127.0.0.1:"))
+    arguments = [*image.command("ENTRYPOINT"), role, "--config", str(config)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         try:
             assert server.stdout is not None

@@ -8,7 +8,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
     path: path.read_text(encoding="utf-8")
-    for folder in ("dledger/dledger", "broker/dledger_broker", "namesrv/dledger_namesrv", "base/dledger_base")
+    for folder in (
+        "dledger/dledger",
+        "broker/dledger_broker",
+        "namesrv/dledger_namesrv",
+        "base/dledger_base",
+        "proxy/dledger_proxy",
+    )
     for path in (ROOT / folder).rglob("*.py")
 }
 PAGE = (ROOT / "docs" / "operations" / "logs.md").read_text(encoding="utf-8")
@@ -23,15 +29,19 @@ LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
 class Line(NamedTuple):
-    """Call of a logger, with the source of its first argument if that is no plain text."""
+    """Call of a logger, with the source of its first argument if that is no plain text.
+
+    A text of an event that is logged elsewhere, as by a limiter of lines, has the level `told`.
+    """
 
     level: str
     text: str
 
 
 def lines(path: Path, text: str) -> list[Line]:
-    """Return the calls of a logger in a module."""
-    calls = [call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call)]
+    """Return the calls of a logger in a module, and the texts of events that other functions log."""
+    tree = ast.parse(text)
+    calls = [call for call in ast.walk(tree) if isinstance(call, ast.Call)]
     found = []
     for call in calls:
         match call.func:
@@ -39,6 +49,12 @@ def lines(path: Path, text: str) -> list[Line]:
                 first = call.args[0]
                 said = first.value if isinstance(first, ast.Constant) else f"{path.name}: {ast.unparse(first)}"
                 found.append(Line(level, str(said)))
+    logged = {line.text for line in found}
+    parts = [part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(str(said)) if said.startswith("event=") and said not in logged and node not in parts:
+                found.append(Line("told", said))
     return found
 
 

@@ -24,7 +24,7 @@ from ..errors import AdminError
 from .files import make_directory, write_durably
 from .layout import HOST, ClusterLayout, NodePlace, ProxyPlace
 from .manifest import Manifest
-from .securing import secured_broker_keys, secured_namesrv_keys
+from .securing import secured_broker_keys, secured_namesrv_keys, secured_proxy_keys
 from .toml_text import TomlTable, TomlValue, dump, merge
 
 OVERRIDES_FILE = "overrides.toml"
@@ -98,6 +98,7 @@ def make_overrides(table: TomlTable, layout: ClusterLayout, source: str) -> Over
     _refuse(namesrv, ("port", "listenPort"), source, "follows from --namesrv-port")
     _refuse(namesrv, ("data",), source, "follows from the cluster's layout")
     _refuse(proxy, ("grpc_port", "grpcServerPort"), source, "follows from --proxy-port")
+    _refuse(proxy, ("http_port",), source, "follows from --proxy-http-port")
     _refuse(proxy, ("namesrv", "namesrvAddr"), source, "follows from the cluster's layout")
     _refuse(table, _FROM_LAYOUT, source, "follows from the cluster's layout")
     _refuse(
@@ -153,9 +154,15 @@ def namesrv_table(layout: ClusterLayout, manifest: Manifest, overrides: Override
     return merge(computed, overrides.namesrv)
 
 
-def proxy_table(layout: ClusterLayout, place: ProxyPlace, overrides: Overrides) -> TomlTable:
+def proxy_table(layout: ClusterLayout, manifest: Manifest, place: ProxyPlace, overrides: Overrides) -> TomlTable:
     """Return the contents of `proxy.toml`."""
-    computed: TomlTable = {"host": HOST, "grpc_port": place.port, "namesrv": layout.namesrv_address}
+    computed: TomlTable = {
+        "host": HOST,
+        "grpc_port": place.port,
+        "http_port": place.http_port,
+        "namesrv": layout.namesrv_address,
+        **(secured_proxy_keys(layout) if manifest.secured else {}),
+    }
     return merge(computed, overrides.proxy)
 
 
@@ -163,7 +170,7 @@ def write_config_files(layout: ClusterLayout, manifest: Manifest, overrides: Ove
     """Write what every process reads, and keep the overrides for `node start`."""
     write_durably(layout.data_dir / OVERRIDES_FILE, overrides.text().encode())
     write_namesrv_config(layout, manifest, overrides)
-    write_proxy_config(layout, overrides)
+    write_proxy_config(layout, manifest, overrides)
     for place in layout.places():
         write_broker_config(layout, manifest, place, overrides)
 
@@ -180,11 +187,11 @@ def write_namesrv_config(layout: ClusterLayout, manifest: Manifest, overrides: O
     _write(layout.namesrv.config_file, namesrv_table(layout, manifest, overrides))
 
 
-def write_proxy_config(layout: ClusterLayout, overrides: Overrides) -> None:
+def write_proxy_config(layout: ClusterLayout, manifest: Manifest, overrides: Overrides) -> None:
     """Write `proxy.toml` if there is a proxy, making its directory if there is none."""
     if layout.proxy is not None:
         make_directory(layout.proxy.directory)
-        _write(layout.proxy.config_file, proxy_table(layout, layout.proxy, overrides))
+        _write(layout.proxy.config_file, proxy_table(layout, manifest, layout.proxy, overrides))
 
 
 def _write(path: Path, table: Mapping[str, TomlValue]) -> None:

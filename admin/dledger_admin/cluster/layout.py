@@ -32,6 +32,7 @@ _HTTP_OFFSET = 2
 _ALIAS_OFFSET = 3
 _LAST_PORT = 65535
 _PROXY_PORT = "proxy port"
+_PROXY_HTTP_PORT = "HTTP port of the proxy"
 
 
 def group_name(number: int) -> str:
@@ -90,10 +91,11 @@ class NamesrvPlace:
 
 @dataclass(frozen=True, slots=True)
 class ProxyPlace:
-    """The proxy process of a local cluster."""
+    """The proxy process of a local cluster. `http_port` is the port of its HTTP front, 0 for none."""
 
     port: int
     directory: Path
+    http_port: int = 0
 
     @property
     def config_file(self) -> Path:
@@ -103,7 +105,9 @@ class ProxyPlace:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """The numbers that decide everything else; see the module's table. With `proxy_port` 0 there is no proxy.
+    """The numbers that decide everything else; see the module's table.
+
+    With `proxy_port` 0 there is no proxy, with `proxy_http_port` 0 no HTTP front of the proxy.
 
     Raises `ImpossibleLayoutError` for numbers that make no cluster.
     """
@@ -114,6 +118,7 @@ class ClusterLayout:
     namesrv_port: int = DEFAULT_NAMESRV_PORT
     base_port: int = DEFAULT_BASE_PORT
     proxy_port: int = 0
+    proxy_http_port: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups <= len(ascii_lowercase):
@@ -131,17 +136,25 @@ class ClusterLayout:
             )
         if not 1 <= self.namesrv_port <= _LAST_PORT:
             raise ImpossibleLayoutError(f"--namesrv-port {self.namesrv_port}: a port lies in 1..{_LAST_PORT}")
-        if not 0 <= self.proxy_port <= _LAST_PORT:
-            raise ImpossibleLayoutError(f"--proxy-port {self.proxy_port}: a port lies in 1..{_LAST_PORT}, 0 is none")
-        for port, owner in self.ports():
-            if port == self.proxy_port and owner != _PROXY_PORT:
-                raise ImpossibleLayoutError(f"--proxy-port {self.proxy_port} is also the {owner}: choose another one")
+        self._check_proxy_port("--proxy-port", self.proxy_port, _PROXY_PORT)
+        self._check_proxy_port("--proxy-http-port", self.proxy_http_port, _PROXY_HTTP_PORT)
+        if self.proxy_http_port and not self.proxy_port:
+            raise ImpossibleLayoutError(
+                f"--proxy-http-port {self.proxy_http_port} without a proxy: give --proxy-port, too"
+            )
         for port, owner in self.ports()[1:]:
             if port == self.namesrv_port:
                 raise ImpossibleLayoutError(
                     f"--namesrv-port {self.namesrv_port} is also the {owner}, which follows from --base-port "
                     f"{self.base_port}: choose another of the two"
                 )
+
+    def _check_proxy_port(self, option: str, number: int, words: str) -> None:
+        if not 0 <= number <= _LAST_PORT:
+            raise ImpossibleLayoutError(f"{option} {number}: a port lies in 1..{_LAST_PORT}, 0 is none")
+        for port, owner in self.ports():
+            if port == number and owner != words:
+                raise ImpossibleLayoutError(f"{option} {number} is also the {owner}: choose another one")
 
     @property
     def namesrv(self) -> NamesrvPlace:
@@ -151,7 +164,9 @@ class ClusterLayout:
     @property
     def proxy(self) -> ProxyPlace | None:
         """The proxy, None if there is none."""
-        return ProxyPlace(self.proxy_port, self.data_dir / "proxy") if self.proxy_port else None
+        if not self.proxy_port:
+            return None
+        return ProxyPlace(self.proxy_port, self.data_dir / "proxy", self.proxy_http_port)
 
     @property
     def namesrv_address(self) -> str:
@@ -203,4 +218,6 @@ class ClusterLayout:
             owned_ports.append((place.alias_port, f"alias port of {place.node_id}"))
         if self.proxy_port:
             owned_ports.append((self.proxy_port, _PROXY_PORT))
+        if self.proxy_http_port:
+            owned_ports.append((self.proxy_http_port, _PROXY_HTTP_PORT))
         return owned_ports

@@ -60,6 +60,7 @@ class UpOptions:
     engine: str | None = None
     asked: Asked = field(default_factory=Asked)
     proxy_port: int | None = None
+    proxy_http_port: int | None = None
     settings: Sequence[str] = ()
     """Keys with values, as `--set` takes them."""
 
@@ -93,8 +94,7 @@ class ClusterSetup:
             meanings.update(dict.fromkeys(changed_meanings))
         check_namesrv_config(namesrv_table(layout, manifest, overrides))
         if layout.proxy is not None:
-            _require_open(manifest)
-            check_proxy_config(proxy_table(layout, layout.proxy, overrides))
+            check_proxy_config(proxy_table(layout, manifest, layout.proxy, overrides))
         return cls(layout, manifest, overrides, options.asked, list(meanings))
 
     def start(self) -> RunningCluster:
@@ -287,6 +287,7 @@ def _choose_layout(options: UpOptions, existing: Manifest | None) -> ClusterLayo
             namesrv_port=DEFAULT_NAMESRV_PORT if options.namesrv_port is None else options.namesrv_port,
             base_port=DEFAULT_BASE_PORT if options.base_port is None else options.base_port,
             proxy_port=options.proxy_port or 0,
+            proxy_http_port=options.proxy_http_port or 0,
         )
     existing_layout = existing.layout(data_dir)
     for option, requested, actual in (
@@ -298,13 +299,18 @@ def _choose_layout(options: UpOptions, existing: Manifest | None) -> ClusterLayo
                 f"{data_dir} holds a cluster of {existing_layout.groups} group(s) of {existing_layout.nodes} nodes, "
                 f"{option} {requested} was given: give {actual} or nothing, or another directory for another cluster"
             )
+    proxy_port = existing.proxy_port if options.proxy_port is None else options.proxy_port
+    http_port = options.proxy_http_port
+    if http_port is None:  # a cluster whose proxy is given up gives up its HTTP front, too
+        http_port = existing.proxy_http_port if proxy_port else 0
     return ClusterLayout(
         data_dir,
         existing_layout.groups,
         existing_layout.nodes,
         existing.namesrv_port if options.namesrv_port is None else options.namesrv_port,
         existing.base_port if options.base_port is None else options.base_port,
-        existing.proxy_port if options.proxy_port is None else options.proxy_port,
+        proxy_port,
+        http_port,
     )
 
 
@@ -322,7 +328,7 @@ def _choose_manifest(
     if existing is None:
         segment_bytes = overrides.segment_bytes or DEFAULT_SEGMENT_BYTES
         founded = founding_manifest(layout, overrides.cluster, segment_bytes, engine or NATIVE_ENGINE)
-        return msgspec.structs.replace(founded, proxy_port=layout.proxy_port)
+        return msgspec.structs.replace(founded, proxy_port=layout.proxy_port, proxy_http_port=layout.proxy_http_port)
     if engine not in (None, existing.engine):
         raise LayoutError(
             f"{layout.data_dir} holds a cluster of nodes with engine {existing.engine!r}, --engine {engine} was given:"
@@ -339,17 +345,12 @@ def _choose_manifest(
                 f"later: remove the key, or give another directory for another cluster"
             )
     return msgspec.structs.replace(
-        existing, namesrv_port=layout.namesrv_port, base_port=layout.base_port, proxy_port=layout.proxy_port
+        existing,
+        namesrv_port=layout.namesrv_port,
+        base_port=layout.base_port,
+        proxy_port=layout.proxy_port,
+        proxy_http_port=layout.proxy_http_port,
     )
-
-
-def _require_open(manifest: Manifest) -> None:
-    """Raise `AdminError` for a secured cluster: its proxy needs an account that only an administrator can make."""
-    if manifest.secured:
-        raise AdminError(
-            "--proxy-port is for clusters without access control: make an account for the proxy with the right Speak, "
-            "then run `dledger proxy --config FILE` with its account_file"
-        )
 
 
 def _set_security(layout: ClusterLayout, manifest: Manifest, asked: Asked) -> Manifest:

@@ -12,6 +12,7 @@ completed, never be started anew. Two identities for one node would be two voter
     engine          what decides in every node, part of each group's identity; absent: the native engine
     groups          {broker name: [{node_id, incarnation}, ...]}, the founding members
     proxy_port      the port of the proxy; absent: none
+    proxy_http_port the port of the proxy's HTTP front; absent: none
     secured         whether every process is started with TLS and access control, whichever files are there
 """
 
@@ -51,6 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: str = NATIVE_ENGINE
     secured: bool = False
     proxy_port: int = 0
+    proxy_http_port: int = 0
 
     def layout(self, data_dir: Path) -> ClusterLayout:
         """Return the layout of the cluster that lies in `data_dir`."""
@@ -58,7 +60,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         if len(sizes) != 1:
             raise LayoutError(f"{data_dir / FILE_NAME}: groups of equal size expected, found sizes {sorted(sizes)}")
         return ClusterLayout(
-            data_dir, len(self.groups), sizes.pop(), self.namesrv_port, self.base_port, self.proxy_port
+            data_dir,
+            len(self.groups),
+            sizes.pop(),
+            self.namesrv_port,
+            self.base_port,
+            self.proxy_port,
+            self.proxy_http_port,
         )
 
 

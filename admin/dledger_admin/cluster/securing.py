@@ -11,6 +11,7 @@ cluster is secured. It then never starts without TLS and access control, even if
 | `credentials` | the administrator's account and secret, a line each, for `DLEDGER_CREDENTIALS` |
 | `tools.yml` | the same for `conf/tools.yml` of `mqadmin` |
 | `client.env` | the variables of commands, for a shell's `.` |
+| `proxy.account` | account and secret of the proxy, a line each, if the cluster has one |
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ from .toml_text import TomlTable
 _CERTIFICATE_LIFETIME: Final = timedelta(days=5 * 365)
 _PRIVATE_MODE: Final = 0o600
 KEY_FILE: Final = "access.keys"
+PROXY_ACCOUNT_FILE: Final = "proxy.account"
+PROXY_ACCOUNT: Final = "up-proxy"
+"""Account of the proxy that `up` starts. An operator's own proxies may use `proxy`, the name in the guide."""
+_PROXY_SECRET_BYTES: Final = 24
 _CERTIFICATE_FILES: Final = ("ca.pem", "node-key.pem", "node.pem")
 _FILES: Final = (KEY_FILE, "credentials", "tools.yml", "client.env", *_CERTIFICATE_FILES)
-"""All files, in the order in which they are written the first time."""
+"""All files of every secured cluster, in the order in which they are written the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,9 @@ def make_secure(layout: ClusterLayout, *, renew_certificates: bool = False) -> N
         ("client.env", _format_environment(layout)),
     ):
         write_durably(folder / name, text.encode(), _PRIVATE_MODE)
+    if layout.proxy is not None and not (folder / PROXY_ACCOUNT_FILE).exists():
+        lines = f"{PROXY_ACCOUNT}\n{secrets.token_urlsafe(_PROXY_SECRET_BYTES)}\n"
+        write_durably(folder / PROXY_ACCOUNT_FILE, lines.encode(), _PRIVATE_MODE)
     if renew_certificates or not all((folder / name).exists() for name in _CERTIFICATE_FILES):
         authority = Authority(f"dledger up {layout.data_dir.name}", _CERTIFICATE_LIFETIME)
         issued = authority.issue(HOST, [HOST, "localhost"])
@@ -147,18 +155,39 @@ def secured_namesrv_keys(layout: ClusterLayout) -> TomlTable:
     }
 
 
+def secured_proxy_keys(layout: ClusterLayout) -> TomlTable:
+    """Return the keys that the configuration of a secured cluster's proxy has in addition."""
+    folder = secure_folder(layout)
+    return {
+        "tls": ENFORCING,
+        "tls_cert_file": str(folder / "node.pem"),
+        "tls_key_file": str(folder / "node-key.pem"),
+        "account_file": str(folder / PROXY_ACCOUNT_FILE),
+        "cluster_tls": True,
+        "cluster_ca_file": str(folder / "ca.pem"),
+    }
+
+
 def how_to_connect(layout: ClusterLayout) -> list[str]:
-    """Return five lines that tell an operator how clients connect to a secured cluster."""
+    """Return the lines that tell an operator how clients connect to a secured cluster, one for each kind of client."""
     folder = secure_folder(layout)
     python = f'Producer("{layout.namesrv_address}", tls=Tls("{folder}/ca.pem"), credentials=Credentials(...))'
     java = "-Dtls.enable=true -Dtls.test.mode.enable=false -Dtls.client.authServer=true"
-    return [
+    lines = [
         f"secured: TLS and access control; certificates, keys and an administrator's account are in {folder}",
         f"dledger: . {folder}/client.env",
         f"Python:  {python}, account and secret as in {folder}/credentials",
         f"Java:    {java} -Dtls.client.trustCertPath={folder}/ca.pem, and an AclClientRPCHook with the same account",
         f"mqadmin: the same settings in JAVA_OPT, and {folder}/tools.yml as conf/tools.yml of its ROCKETMQ_HOME",
     ]
+    if layout.proxy is not None:
+        lines.append(
+            f"gRPC:    {HOST}:{layout.proxy.port} with TLS, trust in {folder}/ca.pem, and the client's account"
+        )
+    if layout.proxy_http_port:
+        url = f"https://{HOST}:{layout.proxy_http_port}"
+        lines.append(f"HTTP:    curl --cacert {folder}/ca.pem --user ACCOUNT:SECRET {url}/v1/topics/TOPIC/messages …")
+    return lines
 
 
 def _format_environment(layout: ClusterLayout) -> str:

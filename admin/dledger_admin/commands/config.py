@@ -1,53 +1,32 @@
-"""`dledger config`: configuration files of brokers and name servers, judged by the components that read them."""
+"""`dledger config`: configuration files, judged by the components that read them."""
 
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
 
 from dledger_base.certificates import find_expired
-from dledger_base.config_keys.origins import SUFFIXES, Origin, read_properties
+from dledger_base.config_keys.origins import Origin
+from dledger_base.config_keys.reading import Keys
 from dledger_broker.addresses import Address
-from dledger_broker.broker_conf import WITHOUT_EFFECT
-from dledger_broker.config import KEYS as BROKER_KEYS
-from dledger_broker.config import BrokerConfig
-from dledger_broker.config import StartFiles as BrokerFiles
-from dledger_broker.config import load_config as load_broker_config
-from dledger_broker.config import origins_of as origins_of_broker
-from dledger_broker.config import read_files as read_files_of_broker
-from dledger_broker.errors import ConfigError as BrokerConfigError
-from dledger_namesrv.config import KEYS as NAMESRV_KEYS
-from dledger_namesrv.config import TABLE as NAMESRV_TABLE
-from dledger_namesrv.config import ConfigError as NamesrvConfigError
-from dledger_namesrv.config import NameServerConfig
-from dledger_namesrv.config import StartFiles as NamesrvFiles
-from dledger_namesrv.config import load_config as load_namesrv_config
-from dledger_namesrv.config import origins_of as origins_of_namesrv
-from dledger_namesrv.config import read_files as read_files_of_namesrv
 
 from ..cluster.toml_text import TomlValue, dump
 from ..errors import AdminError
 from ..help import HelpGroup
 from ..output import emit, output_option
+from .config_kinds import kind_of
 from .live_config import live, set_live, unset
-
-_BROKER_ONLY_KEYS: Final = {*BROKER_KEYS.by_name, *BROKER_KEYS.aliases, *WITHOUT_EFFECT} - {
-    *NAMESRV_KEYS.by_name,
-    *NAMESRV_KEYS.aliases,
-    NAMESRV_TABLE,
-}
 
 _FILE_TYPE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 class CheckedFile(msgspec.Struct, frozen=True):
-    """A configuration file in the result of `config check`, for a broker or a name server (`of`).
+    """A configuration file in the result of `config check`, for a broker, a name server or a proxy (`of`).
 
     `error` says why a process would not start with it, or that a certificate has expired.
     """
@@ -72,7 +51,7 @@ class ShownValue(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sourc
 
 @click.group(cls=HelpGroup)
 def config() -> None:
-    """Check and show configuration files of nodes and name servers, and set keys of running brokers."""
+    """Check and show configuration files of nodes, name servers and proxies, and set keys of running brokers."""
 
 
 config.add_command(live)
@@ -85,11 +64,12 @@ config.add_command(unset)
 @output_option
 @click.pass_context
 def check(context: click.Context, files: tuple[Path, ...], output: str) -> None:
-    """Check whether a broker or name server would start with each of these files, and show the errors.
+    """Check whether a broker, name server or proxy would start with each of these files, and show the errors.
 
-    A file with a key that only brokers have is a broker's, any other a name server's. The secrets and certificates
-    that it names are read as at a start; ports and data directories are not checked. Exit code 1 if a file is
-    refused, or shows or trusts only a certificate that has expired.
+    A file with a key that only brokers have is a broker's. One with the table [proxy], or with a key that only proxies
+    have, is a proxy's. Any other is a name server's. The secrets and certificates that it names are read as at a start;
+    ports and data directories are not checked. Exit code 1 if a file is refused, or shows or trusts only a certificate
+    that has expired.
     """
     result = [_check_file(file) for file in files]
     emit(result, output, _render_checks)
@@ -110,56 +90,33 @@ def show(file: Path, host: str | None, port: int | None, data: Path | None, outp
     A line of the file is shown with RocketMQ's name if that stands there. The environment sets no key.
     """
     flags = {name: value for name, value in (("host", host), ("port", port), ("data", data)) if value is not None}
-    if flags and _is_broker_file(file):
-        raise AdminError(f"{file} is a broker's, whose command line has no --{next(iter(flags))}")
+    kind = kind_of(file)
+    for name in flags.keys() - kind.flags:
+        raise AdminError(f"{file} is a {kind.name}'s, whose command line has no --{name}")
     try:
-        loaded = _load(file, flags)
-        value_origins = origins_of_broker(file) if isinstance(loaded, BrokerConfig) else origins_of_namesrv(file, flags)
-    except (BrokerConfigError, NamesrvConfigError) as error:
+        loaded, value_origins = kind.load(file, flags), kind.origins(file, flags)
+    except kind.error as error:
         raise AdminError(str(error)) from error
-    emit(_collect_values(loaded, value_origins), output, _render_shown)
+    emit(_collect_values(kind.keys, loaded, value_origins), output, _render_shown)
 
 
 def _check_file(file: Path) -> CheckedFile:
-    process_kind = "broker" if _is_broker_file(file) else "name server"
+    kind = kind_of(file)
     try:
-        loaded = _load(file, {})
-    except (BrokerConfigError, NamesrvConfigError) as error:
-        return CheckedFile(str(file), process_kind, str(error), [])
+        loaded = kind.load(file, {})
+    except kind.error as error:
+        return CheckedFile(str(file), kind.name, str(error), [])
     try:
-        contexts = _read_files(loaded).contexts
-    except (BrokerConfigError, NamesrvConfigError) as error:
-        return CheckedFile(str(file), process_kind, f"{file}: {error}", [])
+        contexts = kind.read_files(loaded)
+    except kind.error as error:
+        return CheckedFile(str(file), kind.name, f"{file}: {error}", [])
     for context in contexts:
         if (expired := find_expired(context, time.time())) is not None:
-            return CheckedFile(str(file), process_kind, f"{file}: {expired}", [])
-    warnings = loaded.warnings() if isinstance(loaded, BrokerConfig) else list(loaded.ignored)
-    return CheckedFile(str(file), process_kind, None, warnings)
+            return CheckedFile(str(file), kind.name, f"{file}: {expired}", [])
+    return CheckedFile(str(file), kind.name, None, kind.warnings(loaded))
 
 
-def _read_files(loaded: BrokerConfig | NameServerConfig) -> BrokerFiles | NamesrvFiles:
-    """Read the files that a process reads at its start. Raises the component's `ConfigError`."""
-    return read_files_of_broker(loaded) if isinstance(loaded, BrokerConfig) else read_files_of_namesrv(loaded)
-
-
-def _load(file: Path, flags: Mapping[str, Any]) -> BrokerConfig | NameServerConfig:
-    """Return the configuration in a file. Raises the component's `ConfigError`."""
-    return load_broker_config(file) if _is_broker_file(file) else load_namesrv_config(file, flags)
-
-
-def _is_broker_file(file: Path) -> bool:
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        table = read_properties(text) if file.suffix in SUFFIXES else tomllib.loads(text)
-    except (OSError, ValueError):
-        return True  # the broker's reader then says what is wrong
-    return not _BROKER_ONLY_KEYS.isdisjoint(table)
-
-
-def _collect_values(
-    loaded: BrokerConfig | NameServerConfig, value_origins: Mapping[str, Origin]
-) -> dict[str, ShownValue]:
-    keys = BROKER_KEYS if isinstance(loaded, BrokerConfig) else NAMESRV_KEYS
+def _collect_values(keys: Keys, loaded: object, value_origins: Mapping[str, Origin]) -> dict[str, ShownValue]:
     shown: dict[str, ShownValue] = {}
     for key in keys.settable:
         value, origin = getattr(loaded, key.name), value_origins[key.name]

@@ -214,7 +214,7 @@ def _write_missing_config(layout: ClusterLayout, manifest: Manifest, service: Se
     if service.name == NAMESRV:
         write_namesrv_config(layout, manifest, overrides)
     elif service.name == PROXY:
-        write_proxy_config(layout, overrides)
+        write_proxy_config(layout, manifest, overrides)
     else:
         write_broker_config(layout, manifest, layout.place(service.name), overrides)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 import msgspec
 
 from dledger.types import ENGINES, NATIVE_ENGINE
-from dledger_admin.errors import require
+from dledger_admin.errors import AdminError, require
 
 from ..cluster.console import CONSOLE, DEFAULT_CONSOLE_PORT, console_service, start_console, stop_console
 from ..cluster.layout import (
@@ -25,6 +26,7 @@ from ..cluster.lifecycle import ClusterSetup, RunningCluster, UpOptions, service
 from ..cluster.manifest import require_manifest
 from ..cluster.probes import disk_warnings, fetch_all, refusals
 from ..cluster.processes import KILL_AFTER_S, stop_at_once
+from ..cluster.proxy_account import make_proxy_account
 from ..cluster.securing import Asked, how_to_connect
 from ..output import emit, output_option, say
 from ..signals import ending_signals, noted_signals
@@ -32,13 +34,14 @@ from .options import AbsolutePath, data_option, start_patience_s, start_timeout_
 
 
 class Started(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Result of `up --detach`; leaders are node ids by group. `console` and `proxy` only if started."""
+    """Result of `up --detach`; leaders are node ids by group. `console`, `proxy` and `proxy_http` only if started."""
 
     data: str
     namesrv: str
     leaders: dict[str, str]
     console: str | None = None
     proxy: str | None = None
+    proxy_http: str | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -63,6 +66,11 @@ class Stopped(msgspec.Struct, frozen=True):
     "--proxy-port",
     type=int,
     help="Port of a proxy for RocketMQ 5's gRPC clients; 0: no proxy.  [default: no proxy, later as before]",
+)
+@click.option(
+    "--proxy-http-port",
+    type=int,
+    help="Port of that proxy for clients that speak HTTP; 0: none.  [default: none, later as before]",
 )
 @click.option(
     "--engine",
@@ -123,6 +131,7 @@ def up(
     namesrv_port: int | None,
     base_port: int | None,
     proxy_port: int | None,
+    proxy_http_port: int | None,
     engine: str | None,
     config: Path | None,
     flush: str | None,
@@ -147,7 +156,17 @@ def up(
     security_options = Asked(secure, renew_certificates, new_key_file)
     keys = (*((f"flush={flush}",) if flush else ()), *settings)
     options = UpOptions(
-        data, groups, nodes, namesrv_port, base_port, config, engine, security_options, proxy_port, keys
+        data,
+        groups,
+        nodes,
+        namesrv_port,
+        base_port,
+        config,
+        engine,
+        security_options,
+        proxy_port,
+        proxy_http_port,
+        keys,
     )
     ClusterSetup.prepare(options)  # errors are said before a directory is made
     with up_lock(data):
@@ -159,7 +178,7 @@ def up(
             return
         with noted_signals() as check:
             cluster = setup.start()
-            leaders = _await_leaders(cluster, patience_s, check)
+            leaders = _await_leaders(cluster, patience_s, check, secured=setup.manifest.secured)
             console = start_console(cluster.layout, console_port, say, secured=setup.manifest.secured)
     statuses = fetch_all(cluster.layout.places())
     for warning in (*refusals(statuses), *disk_warnings(statuses)):
@@ -167,9 +186,10 @@ def up(
     for name, code in cluster.exited().items():
         words = services(cluster.layout)[name].last_words()
         say(f"warning: {name} ended with exit code {code}: {words}")
-    place = cluster.layout.proxy
-    proxy = None if place is None else f"{HOST}:{place.port}"
-    emit(Started(str(data), cluster.layout.namesrv_address, leaders, console, proxy), output, _render_started)
+    layout = cluster.layout
+    proxy = f"{HOST}:{layout.proxy_port}" if layout.proxy_port else None
+    proxy_http = f"{HOST}:{layout.proxy_http_port}" if layout.proxy_http_port else None
+    emit(Started(str(data), layout.namesrv_address, leaders, console, proxy, proxy_http), output, _render_started)
     if output != "json" and setup.manifest.secured:
         for line in how_to_connect(cluster.layout):
             click.echo(line)
@@ -187,9 +207,13 @@ def down(data: Path, output: str) -> None:
     emit(Stopped(running, killed), output, lambda result: _render_stopped(layout, result))
 
 
-def _await_leaders(cluster: RunningCluster, timeout_s: float, check: Callable[[], None]) -> dict[str, str]:
+def _await_leaders(
+    cluster: RunningCluster, timeout_s: float, check: Callable[[], None], *, secured: bool
+) -> dict[str, str]:
     try:
         leaders = cluster.await_leaders(timeout_s, check, say)
+        if secured and cluster.layout.proxy is not None:
+            make_proxy_account(cluster.layout)
         cluster.await_proxy(timeout_s, check)
         return {group: status.node_id for group, status in leaders.items()}
     except BaseException:
@@ -213,6 +237,9 @@ def _run_in_foreground(setup: ClusterSetup, console_port: int) -> None:
     for number in ending_signals():
         signal.signal(number, request_stop)
     cluster = setup.start()
+    if setup.manifest.secured and cluster.layout.proxy is not None:
+        arguments = (cluster, lambda: stop_requested)
+        threading.Thread(target=_make_account_once_led, args=arguments, daemon=True).start()
     try:
         address = start_console(cluster.layout, console_port, say, secured=setup.manifest.secured)
         if address is not None:
@@ -225,10 +252,21 @@ def _run_in_foreground(setup: ClusterSetup, console_port: int) -> None:
         cluster.stop(say)
 
 
+def _make_account_once_led(cluster: RunningCluster, is_stopping: Callable[[], bool]) -> None:
+    """Make the proxy's account while the cluster is shown already. The proxy itself waits for nothing."""
+    try:
+        cluster.await_leaders()
+        make_proxy_account(cluster.layout)
+    except AdminError as error:
+        if not is_stopping():
+            say(f"warning: {error}")
+
+
 def _render_started(result: Started) -> str:
     leaders = ", ".join(f"{group} led by {node_id}" for group, node_id in result.leaders.items())
     console = f"console {result.console}\n" if result.console else ""
     proxy = "" if result.proxy is None else f"; proxy {result.proxy}"
+    proxy += "" if result.proxy_http is None else f", HTTP at {result.proxy_http}"
     return f"{console}name server {result.namesrv}; {leaders}{proxy}\nstop with: dledger down --data {result.data}"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,10 @@ from dledger_remoting.topics import validate_topic
 
 DEFAULT_PORT: Final = 10911
 MAX_BROKER_ID: Final = 2**31 - 1
+LOCAL_OFFSET: Final = "local"
+"""Stands for the UTC offset of the node's own time zone."""
+_OFFSET: Final = re.compile(r"([+-])(0\d|1[0-4]):([0-5]\d)")
+"""Form of a UTC offset. The largest in use are -12:00 and +14:00."""
 
 
 def _name(name: str, value: str) -> None:
@@ -28,6 +34,19 @@ def _name(name: str, value: str) -> None:
         validate_topic(value)
     except InvalidParameter as error:
         raise ValueError(error.remark.replace("topic", name)) from error
+
+
+def _offset_s(word: str) -> int:
+    match = _OFFSET.fullmatch(word)
+    if match is None:
+        raise ValueError(f"expected UTC offsets such as +08:00, or {LOCAL_OFFSET}: {word!r}")
+    return (1 if match[1] == "+" else -1) * (int(match[2]) * 3600 + int(match[3]) * 60)
+
+
+def _check_offsets(_name: str, value: str) -> None:
+    for word in value.split():
+        if word != LOCAL_OFFSET:
+            _offset_s(word)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +128,19 @@ class Identity:
         bounds=(1_000, 86_400_000),
         live=True,
     )
+    spoken_utc_offsets: str = key(
+        LOCAL_OFFSET,
+        "UTC offsets of clients that sign their local time as if it were UTC, as RocketMQ's clients for Java, Go and "
+        "Python do: `+08:00`, several with blanks between them, and `local` for this node's. Dates in UTC are always "
+        "accepted. [Each offset lengthens the use of a recorded signature](operations/access.md#proxies)",
+        check=_check_offsets,
+        takes='`"local"`, `"+08:00 -05:00"`',
+    )
+
+    def spoken_offsets_s(self, now_s: float) -> list[int]:
+        """Return the UTC offsets in seconds that signed dates may have. `now_s` is the wall clock, for summer time."""
+        words = self.spoken_utc_offsets.split()
+        return [0, *(time.localtime(now_s).tm_gmtoff if word == LOCAL_OFFSET else _offset_s(word) for word in words)]
 
 
 def _peers(_name: str, value: ConfigValue, _base: Path) -> dict[str, Address]:

@@ -1,7 +1,8 @@
 """The clients that this proxy serves, with their settings and their Telemetry streams.
 
 A client is here from its first stream on. It leaves when it says so, or when it has had no stream for `SILENCE_SECONDS`
-and sent nothing. The table can be lost: clients send their settings again over each new stream.
+and sent nothing. One that only keeps its stream open is not registered at brokers meanwhile: Go's client does so after
+its end, which it does not announce. The table can be lost: clients send their settings again over each new stream.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .definition import messaging_pb2 as pb
 from .filters import subscription_of
 
 SILENCE_SECONDS: Final = 60.0
-"""Time in seconds after which a client without a stream is forgotten."""
+"""Time in seconds after which a client that has sent nothing counts as gone. Clients heartbeat every 10 or 30 s."""
 LOOK_SECONDS: Final = 5.0
 """Interval in seconds of the search for silent clients."""
 MAX_WAITING_COMMANDS: Final = 64
@@ -67,6 +68,8 @@ class Client:
         self.topics: frozenset[str] = frozenset()
         """Topics of a producer."""
         self.registration: Registration | None = None
+        self.is_silent = False
+        """True while it has a stream and sends nothing, not even heartbeats."""
 
 
 class Clients:
@@ -97,6 +100,9 @@ class Clients:
         if (client := self._clients.get(caller.client_id)) is not None:
             client.last_seen = self._loop.time()
             client.caller = caller
+            if client.is_silent and client.registration is not None:
+                client.is_silent = False
+                self._registrations.put(client.registration, caller.ext)
             self._registrations.speak(caller.client_id, caller.ext)
 
     def open(self, caller: Caller, channel: Channel) -> Client:
@@ -144,6 +150,7 @@ class Clients:
             tuple(sorted(topic for topic in topics if len(topic) <= MAX_GROUP_CHARS)),
             None if consumer is None else _with_known_versions(consumer, client.registration),
         )
+        client.is_silent = False
         self._unlist(client)
         client.topics = topics
         for topic in topics:
@@ -163,18 +170,26 @@ class Clients:
         if producers:
             producers.append(producers.pop(0))
         for client in reversed(producers):
-            if client.channels:
+            if client.channels and not client.is_silent:
                 yield client
 
     async def forget_silent(self) -> None:
         """Forget silent clients, again and again."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            since = self._loop.time() - SILENCE_SECONDS
-            for client_id, client in list(self._clients.items()):
-                if not client.channels and client.last_seen < since:
-                    logger.info("event=grpc_client_silent client=%s", client_id)
-                    self.leave(client_id)
+            self.forget_unseen(self._loop.time() - SILENCE_SECONDS)
+
+    def forget_unseen(self, since: float) -> None:
+        """Forget clients that have sent nothing since a time, and end the registrations of those that have a stream."""
+        for client_id, client in list(self._clients.items()):
+            if client.last_seen >= since or (client.is_silent and client.channels):
+                continue
+            logger.info("event=grpc_client_silent client=%s", client_id)
+            if client.channels:
+                client.is_silent = True
+                self._registrations.remove(client_id)
+            else:
+                self.leave(client_id)
 
     def _unlist(self, client: Client) -> None:
         for topic in client.topics:

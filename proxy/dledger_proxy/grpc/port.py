@@ -28,8 +28,6 @@ from .definition import messaging_pb2 as pb
 from .service import Service
 from .transport import BoundedProtocol, Limits
 
-ALPN: Final = ("h2",)
-"""Protocols that a port with TLS names in its handshake. Clients of Java and Go insist on HTTP/2 there."""
 COMMAND_SECONDS: Final = 1.0
 """Time limit in seconds for clients to take the last command before they are told to send no more requests."""
 

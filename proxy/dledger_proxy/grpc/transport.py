@@ -265,8 +265,8 @@ class BoundedProtocol(H2Protocol):
         """Disconnect the client, and say why in the log."""
         self._limits.count(limit)
         peer = self._transport.get_extra_info("peername") or ("?", 0)
-        text = "event=grpc_disconnected client=%s:%s reason=%r"
-        self._limits.telling.log(logger, logging.INFO, str(peer[0]), limit, text, peer[0], peer[1], reason)
+        text = "event=grpc_disconnected client=%s reason=%r"
+        self._limits.telling.log(logger, logging.INFO, str(peer[0]), limit, text, f"{peer[0]}:{peer[1]}", reason)
         if farewell := self._h2.data_to_send():
             self._transport.write(farewell)
         if self._transport.get_write_buffer_size():

@@ -33,9 +33,9 @@ PRODUCING: Final = b'{"clientID":"c","producerDataSet":[{"groupName":"PG"}]}'
 """Heartbeat of a producer."""
 
 
-def guarded_broker(memory: BrokerInMemory | None = None) -> ServedBroker:
+def guarded_broker(memory: BrokerInMemory | None = None, config: BrokerConfig = CONFIG) -> ServedBroker:
     """Return a broker with access control that leads, has topics T1 and T2, and has no account."""
-    broker = make_served_broker(CONFIG, memory or BrokerInMemory())
+    broker = make_served_broker(config, memory or BrokerInMemory())
     for topic in ("T1", "T2"):
         broker.memory.create_topic(topic)
     return broker

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import replace
 
 import msgspec
@@ -25,6 +26,7 @@ from guarded_broker import (
 from served_broker import FakeClient, ServedBroker, make_served_broker, pull_ext, send_ext
 from test_no_way_around import FOR_EVERY_ACCOUNT, ask, demands_of, effects, guarded
 
+from dledger_broker.errors import ConfigError
 from dledger_broker.features.accounts.judge import BURST
 from dledger_broker.features.accounts.table import ACCOUNTS
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, _principal_to_send
@@ -184,6 +186,42 @@ def test_a_signed_date_counts_for_a_bounded_time(broker: ServedBroker) -> None:
     as_root_settings(broker, "max_spoken_age_ms=1000")
     answer = spoken(broker, proxy, speech_of(broker, who, age_s=3))
     assert (answer.code, "the limit is 1 s" in (answer.remark or "")) == (REFUSED, True)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "zone", "accepted"),
+    [
+        ("+08:00 -05:30", "UTC", {0, 8, -5.5}),
+        ("local", "Asia/Shanghai", {0, 8}),
+        ("local", "UTC", {0}),
+        ("", "Asia/Shanghai", {0}),
+    ],
+)
+def test_a_date_of_a_client_that_signs_its_local_time_counts_in_the_configured_time_zones(
+    offsets: str, zone: str, accepted: set[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    broker = guarded_broker(config=replace(CONFIG, spoken_utc_offsets=offsets))
+    try:
+        proxy, who = with_proxy(broker), account(broker, "app", "Topic:T1 Pub")
+        outcomes = {
+            hours: {
+                spoken(broker, proxy, speech_of(broker, who, age_s=age_s - hours * 3600)).code
+                for age_s in (298, -298, 302, -302)
+            }
+            for hours in (0, 8, -5.5, -8)
+        }
+        assert outcomes == {hours: {0, REFUSED} if hours in accepted else {REFUSED} for hours in outcomes}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_an_offset_that_is_none_is_a_fault_of_the_configuration() -> None:
+    for text in ("+8", "08:00", "+15:00", "Asia/Shanghai"):
+        with pytest.raises(ConfigError, match=r"UTC offsets such as \+08:00"):
+            replace(CONFIG, spoken_utc_offsets=text)
 
 
 def as_root_settings(broker: ServedBroker, text: str) -> None:
