@@ -37,10 +37,11 @@ from .errors import (
     WrongServerError,
 )
 from .flow import FlowReason
-from .groups import GroupMember, QueueReader, QueueStatus
+from .groups import GroupMember, QueueReader, QueueStatus, RunningConsumer
 from .handling import Handler
 from .interception import Interceptor
 from .messages import Codec, DecodeError, Message, MessageQueue, ReceivedMessage, Settlement
+from .node_calls import ConnectedProducer
 from .offers import Priority
 from .offsets import StartFrom
 from .orderly import OrderlyConsumer
@@ -81,6 +82,7 @@ __all__ = [
     "Codec",
     "ConcurrentUseError",
     "ConnectError",
+    "ConnectedProducer",
     "ConnectionLostError",
     "Credentials",
     "CustomizedRetryPolicy",
@@ -118,6 +120,7 @@ __all__ = [
     "RefusedError",
     "Reply",
     "RequestTimeoutError",
+    "RunningConsumer",
     "SendError",
     "SendResult",
     "Settlement",

@@ -35,6 +35,7 @@ from dledger.reopening import NodeDirectory, close_replica, lock_directory, make
 from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
 from dledger.replica.joining import promote, without
+from dledger.replica.leader_history import LeaderChange
 from dledger.replica.proposer import Fill
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
@@ -260,6 +261,9 @@ class Node(Log):
     def status(self) -> NodeStatus:
         return describe(self.replica)
 
+    def leader_changes(self) -> list[LeaderChange]:
+        return self.replica.leading.leaders.changes()
+
     def voter_clocks(self) -> list[WallClock | None]:
         environment = self.replica.environment
         return voter_clocks(self.replica.engine, self.replica.me, environment.now(), environment.wall_ms())
@@ -416,7 +420,7 @@ class Node(Log):
         if to == self.config.node_id:
             return True
         term = self.term
-        if not replica.transfer(target):
+        if not replica.transfer(target, "it stops" if target is None else "it was asked to"):
             return False
         for _ in range(self.config.election_max_ms // 10 * 2):
             await asyncio.sleep(0.01)
