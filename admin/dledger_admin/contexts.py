@@ -28,7 +28,7 @@ import msgspec
 
 from dledger_base.similar_names import did_you_mean
 from dledger_client import ClientError
-from dledger_client.nameservers import parse_addresses
+from dledger_client.cluster.nameservers import parse_addresses
 
 from .cluster.files import write_durably
 from .cluster.toml_text import dump

@@ -33,6 +33,8 @@ LINES_PER_S: Final = 1.0
 MAX_ACCOUNTS: Final = 1_000
 MAX_CHARS: Final = 2_000
 """Maximum number of characters of a text in a line."""
+MAX_READ_BYTES: Final = 4 << 20
+"""Maximum number of bytes that one search of the audit log reads."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -103,6 +105,48 @@ class AuditFile(logging.Handler):
         """Close the file."""
         self._close()
         super().close()
+
+
+def newest_lines(folder: Path, count: int, word: str = "") -> list[dict[str, object]]:
+    """Return the newest lines of the audit log in a folder that contain a word, the newest first. Blocks.
+
+    At most `MAX_READ_BYTES` are read, and lines that cannot be read are left out. A missing file has no lines.
+    """
+    found: list[dict[str, object]] = []
+    left = MAX_READ_BYTES
+    wanted = word.casefold()
+    older = sorted(folder.glob("audit.log.*"), key=lambda path: path.name, reverse=True)
+    for path in (folder / "audit.log", *older):
+        content = _end_of(path, left)
+        left -= len(content)
+        for line in reversed(content.decode("ascii", errors="replace").splitlines()):
+            if len(found) == count:
+                return found
+            if wanted in line.casefold() and (fields := _fields_in(line)) is not None:
+                found.append(fields)
+        if left <= 0:
+            break
+    return found
+
+
+def _end_of(path: Path, size: int) -> bytes:
+    """Return whole lines of at most some bytes at the end of a file."""
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - size))
+            content = file.read(size)
+    except OSError:
+        return b""
+    return content if length <= size else content.partition(b"\n")[2]
+
+
+def _fields_in(line: str) -> dict[str, object] | None:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) else None
 
 
 class AuditLog:

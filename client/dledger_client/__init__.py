@@ -19,7 +19,8 @@ from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 
 from .accounts import AccessRule, AccountAdmin, AccountInfo
 from .admin import Admin
-from .administration.groups import GroupMember, QueueReader, QueueStatus
+from .administration.groups import GroupMember, QueueReader, QueueStatus, RunningConsumer
+from .administration.node_calls import ConnectedProducer
 from .administration.topic_statistics import QueueRange, TopicStatistics
 from .cluster.routes import TopicRoute
 from .consumer import PushConsumer
@@ -88,6 +89,7 @@ __all__ = [
     "Codec",
     "ConcurrentUseError",
     "ConnectError",
+    "ConnectedProducer",
     "ConnectionLostError",
     "ConsumerSettings",
     "Credentials",
@@ -128,6 +130,7 @@ __all__ = [
     "RefusedError",
     "Reply",
     "RequestTimeoutError",
+    "RunningConsumer",
     "SendError",
     "SendResult",
     "Settlement",

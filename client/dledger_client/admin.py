@@ -9,6 +9,7 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
+from dledger_remoting.audit import AuditLine
 from dledger_remoting.bodies import TopicList, encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -26,10 +27,12 @@ from dledger_remoting.headers import (
     QueryMessageHeader,
     TopicHeader,
     TopicInClusterHeader,
+    TopicOfGroupHeader,
     decode_ext,
     encode_ext,
 )
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
+from dledger_remoting.leaders import LeaderChangeRow
 from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.range_reads import PinList, PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
@@ -48,6 +51,7 @@ from dledger_remoting.topics import (
     validate_topic,
 )
 from dledger_remoting.traces import Trace, traces_about
+from dledger_remoting.waiting import DelayedRows, HalfRows
 
 from .administration.cluster_calls import (
     INCLUDE_ABSENT,
@@ -62,8 +66,28 @@ from .administration.cluster_calls import (
     reset_group,
     set_live,
 )
-from .administration.groups import GroupMember, QueueReader, QueueStatus, ask_readers, members_of, progress_of
+from .administration.groups import (
+    GroupMember,
+    QueueReader,
+    QueueStatus,
+    RunningConsumer,
+    ask_readers,
+    ask_running,
+    delays_of,
+    members_of,
+    progress_of,
+)
 from .administration.lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS, message_by_id, messages_by_key
+from .administration.node_calls import (
+    ConnectedProducer,
+    audit_lines,
+    configurations,
+    delayed_messages,
+    hand_over,
+    leader_changes,
+    open_halves,
+    producers,
+)
 from .administration.topic_statistics import TopicStatistics, consumers_in, statistics_of
 from .arguments import checked
 from .cluster.core import ATTEMPT_SECONDS, check_response
@@ -317,6 +341,20 @@ class Admin:
         core, names = self._calls.core, await self._calls.group_names(None)
         return await ask_readers(core, names, group, min(self._calls.deadline(), core.loop.time() + ATTEMPT_SECONDS))
 
+    async def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningConsumer:
+        """Return what a member of a consumer group says of itself (307), with the stacks of its threads and tasks.
+
+        Raises `RefusedError` if there is no such member, or it does not answer.
+        """
+        return await ask_running(self._calls, group, client_id, stacks=stacks)
+
+    async def producers(self) -> list[ConnectedProducer]:
+        """Return the clients of all producer groups that nodes have heard of, by group and client id.
+
+        Nodes that do not answer within seconds are left out.
+        """
+        return await producers(self._calls)
+
     async def _require_no_members(self, group: str) -> None:
         if members := await self.members(group):
             raise GroupInUseError(group, [str(member) for member in members])
@@ -341,6 +379,15 @@ class Admin:
         return progress_of(
             await self._calls.ask_leaders(await self._calls.group_names(None), RequestCode.GET_CONSUME_STATS, header)
         )
+
+    async def delays(self, group: str, topic: str) -> dict[MessageQueue, float]:
+        """Return how long ago, in seconds, the next message of a group was stored, in each queue of a topic.
+
+        It is 0 for a queue that the group has read to its end. Raises `NoRouteError` for an unknown topic.
+        """
+        header = encode_ext(TopicOfGroupHeader(topic=topic, group=group))
+        names = sorted({queue.broker_group for queue in (await self._whole_route(topic)).readable})
+        return delays_of(await self._calls.ask_leaders(names, RequestCode.QUERY_CONSUME_TIME_SPAN, header))
 
     async def offsets(self, group: str, topic: str) -> list[QueueStatus]:
         """Return first, end and committed offset of every readable queue of a topic, sorted by queue."""
@@ -449,6 +496,37 @@ class Admin:
         """
         await set_live(self._calls, values, await self._calls.group_names(broker_groups))
 
+    # Leaders.
+
+    async def leader_changes(self, broker_group: str) -> dict[str, list[LeaderChangeRow]]:
+        """Return the leaders that each node of a broker group has seen since its start, with reasons, by node id.
+
+        Nodes that do not answer, or are of a version that does not tell, are left out.
+        """
+        return await leader_changes(self._calls, broker_group)
+
+    async def hand_over(self, broker_group: str, node_id: str) -> None:
+        """Have the leader of a broker group hand over to a voter. Returns once that has begun; it may still fail.
+
+        Raises `RefusedError` for a node that is no voter, or cannot take over now.
+        """
+        await hand_over(self._calls, broker_group, node_id)
+
+    async def audit_lines(self, broker_group: str, *, word: str = "") -> dict[str, list[AuditLine]]:
+        """Return the newest lines of the audit log of each node of a broker group, the newest first, by node id.
+
+        With a `word` only lines that contain it are returned. Nodes that do not answer, or are of a version that does
+        not tell, are left out.
+        """
+        return await audit_lines(self._calls, broker_group, word)
+
+    async def configurations(self, broker_group: str) -> dict[str, Mapping[str, str]]:
+        """Return the configuration in effect on each node of a broker group, as texts by name, by address.
+
+        RocketMQ's keys have their names there, all others ours. Nodes that do not answer are left out.
+        """
+        return await configurations(self._calls, broker_group)
+
     # Quotas.
 
     async def quotas(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, list[QuotaRow]]:
@@ -509,6 +587,20 @@ class Admin:
             unique=unique,
             keep_unreadable=keep_unreadable,
         )
+
+    async def delayed_messages(self, broker_group: str, *, after_ms: int = -1) -> DelayedRows:
+        """Return the delayed messages of a broker group that are due next, at most 100, after a time in ms since 1970.
+
+        A broker of a version that does not tell has none.
+        """
+        return await delayed_messages(self._calls, broker_group, after_ms)
+
+    async def open_halves(self, broker_group: str) -> HalfRows:
+        """Return the oldest open transactions of a broker group, at most 100, with their checks.
+
+        A broker of a version that does not tell has none.
+        """
+        return await open_halves(self._calls, broker_group)
 
     async def message_trace(
         self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY

@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from dledger_admin.health.reports import Survey
-from dledger_admin.operations import clusters
+from dledger_admin.operations import clusters, consumer_groups
 from dledger_admin.operations.access import Access, is_person_unknown, is_right_refused
 from dledger_client import Admin, ClientError, Credentials
 
 from .history import SAMPLE_SECONDS, History
+from .lags import LAG_SECONDS, MAX_LAG_GROUPS, LagHistory
 
 Value = TypeVar("Value")
 
@@ -48,6 +49,8 @@ class Cluster:
         self._answers_strangers = True
         self._asked_again_at = 0.0
         self.history = History()
+        self.lags = LagHistory()
+        self._lags_at = 0.0
 
     async def watch(self) -> None:
         """Keep the history going until cancelled, as far as the cluster answers requests without an account."""
@@ -55,8 +58,20 @@ class Cluster:
             is_open = await self.answers_strangers()
             if is_open:
                 await self.survey(self.access)
+                if time.monotonic() >= self._lags_at:
+                    self._lags_at = time.monotonic() + LAG_SECONDS
+                    await self._note_lags()
             # Brokers count and log each refused request.
             await asyncio.sleep(SAMPLE_SECONDS if is_open else _CLOSED_SECONDS)
+
+    async def _note_lags(self) -> None:
+        """Note the lag of the first groups by name. A cluster that does not answer now ends the round."""
+        admin = await self.admin_of(None)
+        try:
+            for name in list(await admin.groups())[:MAX_LAG_GROUPS]:
+                self.lags.note(name, await consumer_groups.lag_of(admin, name))
+        except ClientError:
+            return
 
     def access_of(self, credentials: Credentials | None) -> Access:
         """Return the access of an account, or that without an account."""

@@ -8,6 +8,7 @@ from the path and the query or the body.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from dledger_client import Admin
 
 from .cluster import Cluster
 
+Row = TypeVar("Row")
 Wanted = TypeVar("Wanted", bound=msgspec.Struct)
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -44,6 +46,7 @@ class Look(Generic[Wanted, Answer]):
     template   file that shows the answer, as `answer`, beside `wanted`
     section    entry of the menu that it belongs to
     is_live    True if the block `live` of the template is worth sending again as it changes
+    follow     context whose function answers each time for a stream of its own; None if `answer` does
     """
 
     path: str
@@ -53,6 +56,7 @@ class Look(Generic[Wanted, Answer]):
     template: str
     section: str
     is_live: bool = False
+    follow: Callable[[Call, Wanted], AbstractAsyncContextManager[Callable[[], Awaitable[Answer]]]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +108,20 @@ def select(names: Sequence[str], search: Search) -> tuple[list[str], Rows]:
 
     A number behind the last page means the last page.
     """
+    return select_rows(names, search, str)
+
+
+def select_rows(rows: Sequence[Row], search: Search, text_of: Callable[[Row], str]) -> tuple[list[Row], Rows]:
+    """Return the rows of one page whose text contains the searched letters, and the page's place, as `select` does."""
     wanted = search.q.strip().casefold()
-    matching = [name for name in names if wanted in name.casefold()] if wanted else list(names)
-    pages = max(1, -(-len(matching) // ROWS_PER_PAGE))
-    page = min(max(1, search.page), pages)
+    matching = [row for row in rows if wanted in text_of(row).casefold()] if wanted else rows
+    shown, place = cut(matching, search.page)
+    return shown, msgspec.structs.replace(place, total=len(rows))
+
+
+def cut(rows: Sequence[Row], page: int) -> tuple[list[Row], Rows]:
+    """Return the rows of one page, and its place. A number behind the last page means the last page."""
+    pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
+    page = min(max(1, page), pages)
     begin = (page - 1) * ROWS_PER_PAGE
-    return matching[begin : begin + ROWS_PER_PAGE], Rows(page, pages, len(matching), len(names))
+    return list(rows[begin : begin + ROWS_PER_PAGE]), Rows(page, pages, len(rows), len(rows))

@@ -102,7 +102,7 @@ def moment(ms: int | None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="milliseconds"), text)
 
 
-def sparkline(values: Sequence[float], label: str, seconds: float) -> Markup:
+def sparkline(values: Sequence[float], label: str, seconds: float, unit: str = "per second") -> Markup:
     """Return a small line of values, the newest at the right, with its meaning in words; nothing for one value."""
     if len(values) < 2:
         return Markup("")
@@ -112,9 +112,7 @@ def sparkline(values: Sequence[float], label: str, seconds: float) -> Markup:
         f"{index * step:.1f},{_LINE_HEIGHT - value / top * (_LINE_HEIGHT - 2) - 1:.1f}"
         for index, value in enumerate(values)
     )
-    words = (
-        f"{label} over the last {duration(round(len(values) * seconds))}: at most {number(max(values), 1)} per second"
-    )
+    words = f"{label} over the last {duration(round(len(values) * seconds))}: at most {number(max(values), 1)} {unit}"
     return Markup(
         '<svg class="line" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
         '<polyline points="{}"/></svg>'

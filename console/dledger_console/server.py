@@ -14,6 +14,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -266,17 +267,24 @@ class Console:
 
     async def _stream(self, look: AnyLook, request: web.Request) -> web.StreamResponse:
         wanted = bind_query(request, look.wanted)
-        await self._call(request)
+        call = await self._call(request)
 
-        async def part() -> str:
-            call = await self._call(request, is_use=False)
+        async def share() -> msgspec.Struct:
             # All viewers of a page with the same account cost as much as one.
             key = (look.path, wanted, call.access.credentials)
-            answer = await self._cluster.share(key, SHARED_SECONDS, partial(look.answer, call, wanted))
-            token = self._sessions.token(self._visitor(request))
-            return self._pages.live_part(look.template, {"answer": answer, "wanted": wanted, "token": token})
+            now = await self._call(request, is_use=False)
+            found: msgspec.Struct = await self._cluster.share(key, SHARED_SECONDS, partial(look.answer, now, wanted))
+            return found
 
-        return await self._streams.serve(request, part)
+        async with look.follow(call, wanted) if look.follow is not None else nullcontext(share) as answer_again:
+
+            async def part() -> str:
+                await self._call(request, is_use=False)
+                token = self._sessions.token(self._visitor(request))
+                values = {"answer": await answer_again(), "wanted": wanted, "token": token}
+                return self._pages.live_part(look.template, values)
+
+            return await self._streams.serve(request, part)
 
     # Changes.
 

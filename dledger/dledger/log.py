@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from dledger.net.requests import Handler, RequestChannel
+from dledger.replica.leader_history import LeaderChange
 from dledger.replica.status import NodeStatus
 from dledger.store.disk import DiskSpace
 from dledger.store.ranges import EntryRun, LogCut, RecordSpan
@@ -55,6 +56,9 @@ class Log(Protocol):
 
     def status(self) -> NodeStatus:
         """Return the status for `/status`."""
+
+    def leader_changes(self) -> Sequence[LeaderChange]:
+        """Return the leaders that this node has seen since its start, the oldest first, with reasons."""
 
     def voter_clocks(self) -> Sequence[WallClock | None]:
         """Return, on the leader, the bounds of all voters' wall clocks, including its own.

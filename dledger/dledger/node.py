@@ -34,6 +34,7 @@ from dledger.net.settings import LinkCounters
 from dledger.reopening import NodeDirectory, close_replica, lock_directory, make_links
 from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
+from dledger.replica.leader_history import LeaderChange
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.replica.upkeep.members import promote, without
@@ -259,6 +260,9 @@ class Node(Log):
     def status(self) -> NodeStatus:
         return describe(self.replica)
 
+    def leader_changes(self) -> list[LeaderChange]:
+        return self.replica.leading.leaders.changes()
+
     def voter_clocks(self) -> list[WallClock | None]:
         environment = self.replica.environment
         return voter_clocks(self.replica.engine, self.replica.me, environment.now(), environment.wall_ms())
@@ -418,7 +422,7 @@ class Node(Log):
         if to == self.config.node_id:
             return True
         term = self.term
-        if not replica.transfer(target):
+        if not replica.transfer(target, "it stops" if target is None else "it was asked to"):
             return False
         for _ in range(self.config.election_max_ms // 10 * 2):
             await asyncio.sleep(0.01)

@@ -217,6 +217,18 @@ class RequestCode(IntEnum):
     """Tells a leader that the client is gone whose requests the sending node passed on over this channel. No header."""
     LEASE_HEARD = 20020
     """Tells a leader that a client with a lease has sent another node a heartbeat, or left: `LeaseHeardHeader`."""
+    LIST_LEADER_CHANGES = 20030
+    """Asks a node which leaders it has seen since its start, with reasons: no header; the answer's body is
+    `LeaderChanges`.
+    """
+    HAND_OVER = 20031
+    """Has a leader hand over to another voter: `HandOverHeader`. The answer says that this has begun."""
+    READ_AUDIT = 20032
+    """Asks a node for the newest lines of its audit log: `AuditHeader`; the answer's body is `AuditLines`."""
+    LIST_DELAYED = 20033
+    """Lists the delayed messages that are due next: `ListDelayedHeader`; the answer's body is `DelayedRows`."""
+    LIST_HALVES = 20034
+    """Lists open halves of transactions: `ListHalvesHeader`; the answer's body is `HalfRows`."""
 
 
 class ResponseCode(IntEnum):

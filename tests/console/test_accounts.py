@@ -188,3 +188,41 @@ def test_a_wrong_login_tells_nothing_and_the_next_ones_wait(secured: Secured) ->
     assert int(page.response.headers["retry-after"]) >= 1
     visitor.go("/login")
     assert visitor.press("Log in", account=READER.access_key, secret=READER.secret).response.status_code == 200
+
+
+def test_an_account_is_made_gets_a_rule_and_the_console_says_what_it_may_do(secured: Secured) -> None:
+    root = secured.visitor(secured.root)
+    root.go("/accounts")
+    page = root.press("Preview the account", account="shop")
+    assert "account shop may do nothing until it gets rights" in page.text
+    page = root.press("Do it")
+    secret = page.text.partition("shown only now: ")[2].split()[0]
+    assert secret not in root.go("/accounts/shop").text
+    page = root.press("Preview the rule", resource="Topic:orders", actions="Pub Get")
+    assert "account shop may Pub, Get Topic:orders" in page.text
+    page = root.press("Do it")
+    assert "The rule of account shop on Topic:orders is granted." in page.text
+    assert "Yes: broker-a: allowed." in root.go("/may?account=shop&action=Pub&resource=Topic:orders").text
+    assert "No: broker-a: no rule allows it." in root.go("/may?account=shop&action=Sub&resource=Topic:orders").text
+    assert root.go("/may?account=shop&action=Fly&resource=Topic:orders").response.status_code == 409
+    shop = secured.visitor(Credentials("shop", secret))
+    assert shop.go("/quotas").response.status_code == 403
+    root.go("/accounts/shop")
+    root.press("Revoke")
+    assert "is revoked." in root.press("Do it").text
+    root.press("Preview what is refused")
+    assert "Account shop is disabled." in root.press("Do it").text
+    assert shop.go("/topics").response.url.path == "/login"
+    root.go("/accounts/shop")
+    root.press("Show what goes")
+    assert "Account shop is deleted." in root.press("Do it").text
+    assert root.go("/accounts/shop").response.status_code == 404
+
+
+def test_who_may_only_look_sees_no_accounts_and_moves_no_leader(secured: Secured) -> None:
+    reader = secured.visitor(READER)
+    assert reader.go("/broker-groups/broker-a").response.status_code == 200
+    assert "elected by a majority" in reader.page.text
+    reader.go("/quotas")
+    page = reader.press("Preview the quota", kind="topic", name="t", messages="1", confirm="yes")
+    assert (page.response.status_code, "Your account may not do this." in page.text) == (403, True)

@@ -26,8 +26,14 @@ def offset_id(admin: SyncAdmin, topic: str, key: str) -> str:
     return admin.messages_by_key(topic, key)[0].offset_message_id
 
 
+PRESSED_ELSEWHERE = {"/change/recall", "/delete/quota"}
+"""Changes of what this cluster lacks: `test_operating_pages` makes it, and presses the buttons."""
+NOT_HERE = {"/accounts/{account}", "/consumer-groups/{group}/members/{client_id}"}
+"""Pages of what this cluster lacks: accounts, and a consumer that runs. They have tests of their own."""
+
+
 def paths(admin: SyncAdmin) -> dict[str, str]:
-    """Return a path of every page, by the page's pattern."""
+    """Return a path of every page of what this cluster has, by the page's pattern."""
     names = {
         "{broker_group}": "broker-a",
         "{topic}": "orders",
@@ -36,6 +42,8 @@ def paths(admin: SyncAdmin) -> dict[str, str]:
     }
     found = {}
     for look in LOOKS:
+        if look.path in NOT_HERE:
+            continue
         path = look.path
         for name, value in names.items():
             path = path.replace(name, value)
@@ -44,8 +52,7 @@ def paths(admin: SyncAdmin) -> dict[str, str]:
 
 
 def test_every_page_is_whole_without_scripts_and_says_the_same_as_json(visitor: Visitor, admin: SyncAdmin) -> None:
-    for look in LOOKS:
-        path = paths(admin)[look.path]
+    for path in paths(admin).values():
         page = visitor.go(path)
         assert (page.response.status_code, page.refused) == (200, []), path
         assert HEADERS.items() <= dict(page.response.headers.items()).items() or all(
@@ -59,7 +66,9 @@ def test_every_page_is_whole_without_scripts_and_says_the_same_as_json(visitor: 
 def test_a_broker_groups_page_says_who_leads_and_how_far_every_replica_is(visitor: Visitor) -> None:
     page = visitor.go("/broker-groups/broker-a")
     assert "broker-a-n0 leads in term 1." in page.text
-    assert "broker-a-n0 in term 1: when the console first looked" in page.text
+    assert "broker-a-n0 in term 1: elected by a majority: it has heard from no leader" in page.text
+    (leader,) = visitor.read("/broker-groups/broker-a")["leaders"]
+    assert (leader["leader"], leader["term"]) == ("broker-a-n0", 1)
     (replica,) = visitor.read("/broker-groups/broker-a")["group"]["replicas"]
     assert replica["role"] == "leader"
     assert replica["match_index"] == replica["last_index"] >= replica["commit"] > 0
@@ -355,6 +364,8 @@ def test_every_change_is_reached_from_a_page(visitor: Visitor, admin: SyncAdmin)
     patterns = {change.path: change.path.split("{")[0] for change in CHANGES}
     endings = {change.path: change.path.rpartition("/")[2] for change in CHANGES}
     for change in CHANGES:
+        if change.section == "accounts" or change.path in PRESSED_ELSEWHERE:
+            continue
         assert any(
             action.startswith(patterns[change.path]) and action.endswith(endings[change.path]) for action in reached
         ), change.path

@@ -211,7 +211,7 @@ async def test_a_transfer_won_by_another_node_is_reported_as_failed(group: Group
     leader = await group.start_with(0)
     to, winner = (node_id for node_id in group.ids if node_id != leader.config.node_id)
     transfer, member = leader.replica.transfer, leader.membership.find(winner)
-    monkeypatch.setattr(leader.replica, "transfer", lambda _: transfer(member))
+    monkeypatch.setattr(leader.replica, "transfer", lambda *_: transfer(member))
     assert not await leader.transfer_leadership(to)
     assert (await group.leader()).config.node_id == winner
 

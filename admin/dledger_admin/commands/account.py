@@ -5,41 +5,21 @@ from __future__ import annotations
 import secrets
 from base64 import b64encode
 from pathlib import Path
-from typing import Final
 
 import click
-import msgspec
 
 from dledger_base.access_keys import KEY_BYTES
-from dledger_base.similar_names import did_you_mean
 from dledger_client import AccountAdmin
 
 from ..asking import Asking, asks_first
 from ..errors import AdminError
 from ..help import HelpGroup
+from ..operations import accounts as operations
+from ..operations.accounts import AccountChange, AccountLine
 from ..output import columns, emit, output_option
 from .account_calls import key_file_option, with_accounts
 from .options import AbsolutePath, namesrv_option
 from .plain_acl import PlainAclError, read_plain_acl
-
-_SECRET_BYTES: Final = 24
-
-
-class AccountLine(msgspec.Struct, frozen=True):
-    """An account of one broker group."""
-
-    broker_group: str
-    account: str
-    admin: bool
-    enabled: bool
-
-
-class AccountChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Result of a change; `secret` is one that was made, and is shown nowhere else."""
-
-    account: str
-    state: str
-    secret: str | None = None
 
 
 @click.group(cls=HelpGroup)
@@ -66,13 +46,11 @@ def new_key() -> None:
 @output_option
 def create(namesrv: str, key_file: Path, name: str, admin: bool, output: str) -> None:
     """Create an account without rights, and print its new secret, once."""
-    secret = _make_secret()
 
-    async def work(accounts: AccountAdmin) -> None:
-        await accounts.create(name, secret, is_admin=admin)
+    async def work(accounts: AccountAdmin) -> AccountChange:
+        return await operations.create(accounts, name, is_admin=admin)
 
-    with_accounts(namesrv, key_file, work)
-    emit(AccountChange(name, "created", secret), output, _render_change)
+    emit(with_accounts(namesrv, key_file, work), output, _render_change)
 
 
 @account.command()
@@ -83,7 +61,7 @@ def create(namesrv: str, key_file: Path, name: str, admin: bool, output: str) ->
 @output_option
 def rotate(namesrv: str, key_file: Path, name: str, keep_earlier: bool, output: str) -> None:
     """Give an account a new secret and print it, once; the old secret becomes invalid, unless it is kept."""
-    secret = _make_secret()
+    secret = operations.make_secret()
 
     async def work(accounts: AccountAdmin) -> None:
         await accounts.change(name, secret=secret, keeps_earlier=keep_earlier)
@@ -154,25 +132,15 @@ def delete(namesrv: str, key_file: Path, name: str, output: str, asking: Asking)
     """Delete an account with its rules; a missing account is an error."""
 
     async def list_effects(accounts: AccountAdmin) -> list[str]:
-        rules = await accounts.rules()
-        return [
-            f"account {name} of {broker_group}, with {len(rules.get(broker_group, {}).get(name, ()))} rules"
-            for broker_group, infos in sorted((await accounts.accounts()).items())
-            if any(info.name == name for info in infos)
-        ] or [f"nothing: there is no account {name}"]
+        return await operations.what_deleting_loses(accounts, name)
 
     if not asking.agreed(lambda: with_accounts(namesrv, key_file, list_effects), output):
         return
 
-    async def work(accounts: AccountAdmin) -> None:
-        known_names = {info.name for infos in (await accounts.accounts()).values() for info in infos}
-        if name not in known_names:
-            hint = did_you_mean(name, known_names)
-            raise AdminError(f"there is no account {name!r}: `dledger account list` shows those that there are{hint}")
-        await accounts.delete(name)
+    async def work(accounts: AccountAdmin) -> AccountChange:
+        return await operations.delete(accounts, name)
 
-    with_accounts(namesrv, key_file, work)
-    emit(AccountChange(name, "deleted"), output, _render_change)
+    emit(with_accounts(namesrv, key_file, work), output, _render_change)
 
 
 @account.command("import")
@@ -211,27 +179,14 @@ def import_accounts(namesrv: str, key_file: Path, file: Path, output: str) -> No
 @output_option
 def list_accounts(namesrv: str, key_file: Path, output: str) -> None:
     """List the accounts of every broker group."""
-
-    async def work(accounts: AccountAdmin) -> list[AccountLine]:
-        return [
-            AccountLine(group, info.name, info.is_admin, info.is_enabled)
-            for group, infos in (await accounts.accounts()).items()
-            for info in infos
-        ]
-
-    emit(with_accounts(namesrv, key_file, work), output, _render)
+    emit(with_accounts(namesrv, key_file, operations.lines), output, _render)
 
 
 def _set_enabled(namesrv: str, key_file: Path, name: str, output: str, *, is_enabled: bool) -> None:
-    async def work(accounts: AccountAdmin) -> None:
-        await accounts.change(name, is_enabled=is_enabled)
+    async def work(accounts: AccountAdmin) -> AccountChange:
+        return await operations.set_enabled(accounts, name, is_enabled=is_enabled)
 
-    with_accounts(namesrv, key_file, work)
-    emit(AccountChange(name, "enabled" if is_enabled else "disabled"), output, _render_change)
-
-
-def _make_secret() -> str:
-    return secrets.token_urlsafe(_SECRET_BYTES)
+    emit(with_accounts(namesrv, key_file, work), output, _render_change)
 
 
 def _render_change(result: AccountChange) -> str:

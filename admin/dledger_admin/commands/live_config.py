@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import click
-import msgspec
 
 from dledger_client import Admin
 
 from ..errors import WrongUsageError
+from ..operations import configuration
+from ..operations.configuration import LiveLine
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import broker_groups_option, namesrv_option
-
-
-class LiveLine(msgspec.Struct, frozen=True):
-    """A key that is set for a broker group."""
-
-    broker_group: str
-    key: str
-    value: str
 
 
 @click.command()
@@ -28,11 +21,7 @@ class LiveLine(msgspec.Struct, frozen=True):
 @output_option
 def live(namesrv: str, output: str) -> None:
     """List the keys that are set for whole broker groups, and override the nodes' files."""
-
-    async def work(admin: Admin) -> list[LiveLine]:
-        return _make_lines(await admin.settings())
-
-    emit(with_admin(namesrv, work), output, _render)
+    emit(with_admin(namesrv, configuration.live_lines), output, _render)
 
 
 @click.command("set")
@@ -69,15 +58,9 @@ def _put_settings(namesrv: str, values: Mapping[str, str], broker_groups: Sequen
     """Set keys, and return all keys that are set afterwards."""
 
     async def work(admin: Admin) -> list[LiveLine]:
-        groups = list(broker_groups) or None
-        await admin.put_settings(values, broker_groups=groups)
-        return _make_lines(await admin.settings(broker_groups=groups))
+        return await configuration.put(admin, values, broker_groups)
 
     return with_admin(namesrv, work)
-
-
-def _make_lines(settings: Mapping[str, Mapping[str, str]]) -> list[LiveLine]:
-    return [LiveLine(group, key, text) for group, values in sorted(settings.items()) for key, text in values.items()]
 
 
 def _render(result: list[LiveLine]) -> str:

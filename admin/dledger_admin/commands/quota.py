@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
-import msgspec
 
-from dledger_client import Admin, Quota, QuotaRow
+from dledger_client import Admin, Quota
 
-from ..errors import AdminError, WrongUsageError
+from ..errors import WrongUsageError
 from ..help import HelpGroup
+from ..operations import quotas
+from ..operations.quotas import QuotaLine
 from ..output import columns, emit, output_option
 from .client_calls import with_admin
 from .options import broker_groups_option, namesrv_option
 
 _kind_argument: Final = click.argument("kind", type=click.Choice(["account", "topic", "account-reads", "topic-reads"]))
-
-
-class QuotaLine(msgspec.Struct, frozen=True):
-    """A quota of a broker group; a limit of 0 is none. `held` and `refused` count requests since the leader started."""
-
-    broker_group: str
-    kind: str
-    name: str
-    messages_per_second: int
-    bytes_per_second: int
-    held: int
-    refused: int
 
 
 @click.group(cls=HelpGroup)
@@ -56,7 +44,11 @@ def set_quota(
     """
     if not messages and not size:
         raise WrongUsageError("--messages or --bytes is needed; delete takes a quota back")
-    emit(_put_quota(namesrv, Quota(kind, name, messages, size), broker_groups), output, _render)
+
+    async def work(admin: Admin) -> list[QuotaLine]:
+        return (await quotas.put(admin, Quota(kind, name, messages, size), broker_groups)).quotas
+
+    emit(with_admin(namesrv, work), output, _render)
 
 
 @quota.command("list")
@@ -64,11 +56,7 @@ def set_quota(
 @output_option
 def list_quotas(namesrv: str, output: str) -> None:
     """List the quotas of every broker group, with how many requests its leader has held and refused for each."""
-
-    async def work(admin: Admin) -> list[QuotaLine]:
-        return _make_lines(await admin.quotas())
-
-    emit(with_admin(namesrv, work), output, _render)
+    emit(with_admin(namesrv, quotas.lines), output, _render)
 
 
 @quota.command()
@@ -79,35 +67,11 @@ def list_quotas(namesrv: str, output: str) -> None:
 @output_option
 def delete(namesrv: str, kind: str, name: str, broker_groups: tuple[str, ...], output: str) -> None:
     """Delete a quota; requests that it held go on at once. A quota that does not exist is an error."""
-    emit(_put_quota(namesrv, Quota(kind, name), broker_groups, must_exist=True), output, _render)
-
-
-def _put_quota(
-    namesrv: str, new_quota: Quota, broker_groups: Sequence[str], *, must_exist: bool = False
-) -> list[QuotaLine]:
-    """Set a quota, and return all quotas afterwards. Raises `AdminError` if it `must_exist` and does not."""
 
     async def work(admin: Admin) -> list[QuotaLine]:
-        groups = list(broker_groups) or None
-        if must_exist:
-            existing = [row for rows in (await admin.quotas(broker_groups=groups)).values() for row in rows]
-            if not any((row.kind, row.name) == (new_quota.kind, new_quota.name) for row in existing):
-                raise AdminError(
-                    f"{new_quota.kind} {new_quota.name!r} has no quota there: `dledger quota list` shows those that "
-                    "there are"
-                )
-        await admin.put_quota(new_quota, broker_groups=groups)
-        return _make_lines(await admin.quotas(broker_groups=groups))
+        return (await quotas.delete(admin, kind, name, broker_groups)).quotas
 
-    return with_admin(namesrv, work)
-
-
-def _make_lines(quotas_by_group: Mapping[str, Sequence[QuotaRow]]) -> list[QuotaLine]:
-    return [
-        QuotaLine(group, row.kind, row.name, row.messages_per_second, row.bytes_per_second, row.held, row.refused)
-        for group, rows in sorted(quotas_by_group.items())
-        for row in rows
-    ]
+    emit(with_admin(namesrv, work), output, _render)
 
 
 def _render(result: list[QuotaLine]) -> str:

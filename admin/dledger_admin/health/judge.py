@@ -18,12 +18,17 @@ def survival(group: GroupView, limits: Limits) -> Problem | None:
     """Return how many voters of a group work, and what the next failure does; None for a group without a leader."""
     if group.leader is None:
         return None
-    working = sum(_is_working(group, voter, limits) for voter in group.voters)
+    working = len(working_voters(group, limits))
     spare = working - (len(group.voters) // 2 + 1)
     counted = f"{working} of {len(group.voters)} voters"
     if spare <= 0:
         return Problem(group.name, f"{counted}: the next failure stops writes")
     return Problem(group.name, f"{counted}: {spare} more {'failure is' if spare == 1 else 'failures are'} survived")
+
+
+def working_voters(group: GroupView, limits: Limits) -> list[str]:
+    """Return the voters of a group that would count for a majority."""
+    return [voter for voter in group.voters if _is_working(group, voter, limits)]
 
 
 def _is_working(group: GroupView, voter: str, limits: Limits) -> bool:

@@ -37,7 +37,10 @@ class NodeReport(NodeStatus, frozen=True, kw_only=True):
     failure: str | None = None
     refusal: str | None = None
     corrupt_bytes: int = 0
+    repairs: int = 0
     rotten_snapshots: int = 0
+    verified_position: int = -1
+    scrub_rounds: int = 0
 
 
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):

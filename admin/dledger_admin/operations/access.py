@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dledger_client import Admin, ClientError, Credentials, Producer, PullConsumer, RefusedError, SendError, Tls
+from dledger_client import (
+    AccountAdmin,
+    Admin,
+    ClientError,
+    Credentials,
+    Filter,
+    Producer,
+    PullConsumer,
+    RefusedError,
+    SendError,
+    Tls,
+)
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.signatures import NOT_SIGNED
+
+from .errors import OperationError
 
 _NO_RIGHT: Final = "has no permission to access"
 _WRONG_SIGNATURE: Final = "check signature failed."
@@ -30,13 +43,24 @@ class Access:
         """Return an administrator."""
         return Admin(self.name_servers, credentials=self.credentials, tls=self.tls)
 
+    def accounts(self) -> AccountAdmin:
+        """Return an administrator of accounts. Raises `OperationError` where requests are not signed."""
+        if self.credentials is None:
+            raise OperationError("access control is off: there are accounts and rights only where it is on")
+        return AccountAdmin(self.name_servers, self.credentials, tls=self.tls)
+
     def producer(self, group: str) -> Producer:
         """Return a producer of a group."""
         return Producer(self.name_servers, group=group, credentials=self.credentials, tls=self.tls)
 
-    def reader(self) -> PullConsumer:
-        """Return a consumer that reads any queue. A message whose body cannot be read has a `fault`."""
-        return PullConsumer(self.name_servers, keep_unreadable=True, credentials=self.credentials, tls=self.tls)
+    def reader(self, chosen: Filter = "*") -> PullConsumer:
+        """Return a consumer that reads any queue. A message whose body cannot be read has a `fault`.
+
+        It gets the messages that a filter chooses.
+        """
+        return PullConsumer(
+            self.name_servers, filter=chosen, keep_unreadable=True, credentials=self.credentials, tls=self.tls
+        )
 
 
 def is_signature_refused(error: ClientError) -> bool:

@@ -17,6 +17,9 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     `commit`, `applied`, `last_index` and `match_index` are indexes of entries; `match_index` is the last entry that the
     leader knows the node to have. `first_position`, `log_end` and `durable_position` are bytes of the log. `contact_ms`
     is the time since the node's last answer to its leader. `sync_ms` is the mean time of a sync since the node's start.
+
+    `verified_position` is where the scrub is in its present or last round, None before the first; `scrub_rounds` are
+    the rounds since the node's start. `repairs` counts the ranges that were healed since then.
     """
 
     node: str
@@ -36,6 +39,11 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     disk_used: float | None = None
     elections: int | None = None
     sync_ms: float | None = None
+    verified_position: int | None = None
+    scrub_rounds: int | None = None
+    repairs: int | None = None
+    corrupt_bytes: int | None = None
+    rotten_snapshots: int | None = None
     version: str | None = None
     uptime_s: int | None = None
 
@@ -107,6 +115,11 @@ def _replica(group: GroupView, row: NodeHealth, node_id: str) -> Replica:
         disk_used=row.disk_used,
         elections=None if report is None else report.elections,
         sync_ms=None if report is None or not report.syncs else report.sync_seconds * 1000 / report.syncs,
+        verified_position=None if report is None or report.verified_position < 0 else report.verified_position,
+        scrub_rounds=None if report is None else report.scrub_rounds,
+        repairs=None if report is None else report.repairs,
+        corrupt_bytes=None if report is None else report.corrupt_bytes,
+        rotten_snapshots=None if report is None else report.rotten_snapshots,
         version=row.version,
         uptime_s=row.uptime_s,
     )

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from dledger_base.similar_names import did_you_mean
-from dledger_client import Admin, GroupMember, MessageQueue, QueueReader, QueueStatus
+from dledger_client import (
+    Admin,
+    GroupMember,
+    MessageQueue,
+    NoRouteError,
+    NotFoundError,
+    QueueReader,
+    QueueStatus,
+    RefusedError,
+)
 from dledger_remoting.retry_policies import GroupRetryPolicy
 from dledger_remoting.topics import SubscriptionGroupConfig, retry_topic
 
+from .access import is_right_refused
 from .errors import MissingError
 
 State: TypeAlias = Literal["empty", "stable", "inconsistent"]
@@ -73,6 +83,16 @@ class GroupDescription(msgspec.Struct, frozen=True):
     queues: list[QueueProgress]
 
 
+class Lag(msgspec.Struct, frozen=True):
+    """Lag of a group: the messages that it has not consumed, and how long ago the oldest of these was stored.
+
+    `seconds` is 0 without lag, and None if no broker tells this account.
+    """
+
+    messages: int
+    seconds: float | None
+
+
 class GroupChange(msgspec.Struct, frozen=True):
     """A change of a group, and what the group is since."""
 
@@ -120,6 +140,36 @@ async def describe(admin: Admin, name: str, topic: str | None) -> GroupDescripti
         [Member(member.client_id, member.address, member.language, member.subscriptions) for member in members],
         queues,
     )
+
+
+async def delays(admin: Admin, name: str, topics: Iterable[str]) -> dict[MessageQueue, float]:
+    """Return how long ago, in seconds, the next message of a group was stored, by queue.
+
+    Topics that are gone, or that the account may not see, are left out.
+    """
+    found: dict[MessageQueue, float] = {}
+    for topic in sorted(set(topics)):
+        try:
+            found |= await admin.delays(name, topic)
+        except NoRouteError:
+            continue
+        except RefusedError as error:
+            if not is_right_refused(error) and not isinstance(error, NotFoundError):
+                raise
+    return found
+
+
+async def lag_of(admin: Admin, name: str) -> Lag:
+    """Return the lag of a group over all queues."""
+    behind = {status.queue: status.lag for status in await admin.progress(name) if status.lag}
+    return lag_in(behind, await delays(admin, name, (queue.topic for queue in behind)))
+
+
+def lag_in(behind: Mapping[MessageQueue, int], waits: Mapping[MessageQueue, float]) -> Lag:
+    """Return the lag over some queues, of which `waits` has the seconds since their next messages were stored."""
+    if not behind:
+        return Lag(0, 0.0)
+    return Lag(sum(behind.values()), max((waits[queue] for queue in behind if queue in waits), default=None))
 
 
 async def require_group(admin: Admin, name: str) -> SubscriptionGroupConfig:

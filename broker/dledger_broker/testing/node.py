@@ -11,6 +11,7 @@ from dledger.errors import LogFullError, NotLeaderError, TooLargeError, TrimmedE
 from dledger.format import BLANK_BYTES, HEADER_BYTES, MAX_ENTRY_BODY_BYTES, MAX_UNIT_BYTES, blank, seal
 from dledger.net.links import ChannelListener
 from dledger.net.requests import Handler, RequestChannel
+from dledger.replica.leader_history import LeaderChange
 from dledger.replica.status import LoopLateness, NodeStatus
 from dledger.statemachine import CommittedEntry, Leadership, StateMachine
 from dledger.store.disk import Buffer, DiskSpace
@@ -338,6 +339,10 @@ class FakeNode:
                 first = spans[meta.term].first_position if meta.term in spans else begin
                 spans[meta.term] = RecordSpan(first, begin, size)
         return list(spans.values())
+
+    def leader_changes(self) -> list[LeaderChange]:
+        """Return the one change of a node that leads alone."""
+        return [LeaderChange(self.env.wall_ms(), self.term, self.leader_id, "alone")]
 
     def segments(self) -> list[SegmentInfo]:
         """Return the kept segments."""

@@ -141,6 +141,10 @@ class TimeIndex:
         if self._soon.restore_set_aside():
             self._answer_queries()
 
+    def next(self, after: Key, limit: int, done: Callable[[Sequence[Row] | BaseException], None]) -> None:
+        """Find the next rows behind a key, at most `limit`. Rows that the index handed out stay as they are."""
+        self._enqueue(partial(self._next, after, limit, done))
+
     def find(self, below: int, after: Key | None, done: Callable[[Slice | BaseException], None]) -> None:
         """Find rows of records below a position, in a slice of the index that begins behind a key (None: the first
         slice).
@@ -232,6 +236,21 @@ class TimeIndex:
         """Return the rows that a worker found in a range of keys, with the changes since."""
         change = RowChanges(changes.added, [(0, position) for position in changes.removed])
         return [row for row in merge_tail(rows, (change,), after, up_to) if row.position >= self.follower.floor]
+
+    def _next(self, after: Key, limit: int, done: Callable[[Sequence[Row] | BaseException], None]) -> None:
+        work = partial(self._next_rows, after, limit, self.follower.floor)
+        failed = partial(self._on_failed, partial(self.next, after, limit, done), done)
+        self._query_file(work, partial(self._on_next_found, after, done), failed)
+
+    def _on_next_found(
+        self,
+        after: Key,
+        done: Callable[[Sequence[Row] | BaseException], None],
+        changes: _ConcurrentChanges,
+        result: tuple[Sequence[Row], Key | None],
+    ) -> None:
+        rows, up_to = result
+        done(self._merge_changes(rows, changes, after, up_to))
 
     def _find(self, below: int, after: Key, done: Callable[[Slice | BaseException], None]) -> None:
         work = partial(self._rows_between, self.follower.floor, below, after)

@@ -13,12 +13,14 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.consumers import ConsumerConnection, QueueReaders, decode_consume_stats
 from dledger_remoting.errors import RemotingError
-from dledger_remoting.headers import ConsumerGroupHeader, encode_ext
+from dledger_remoting.headers import ConsumerGroupHeader, ConsumerRunningInfoHeader, encode_ext
 from dledger_remoting.heartbeat import MessageModel
+from dledger_remoting.statistics import ConsumeTimeSpans
 
 from ..cluster.core import ClientCore
-from ..errors import ClientError, refusal
+from ..errors import ClientError, RefusedError, refusal
 from ..messages import MessageQueue
+from .cluster_calls import ClusterCalls, decode
 
 BodyT = TypeVar("BodyT")
 
@@ -62,6 +64,13 @@ class QueueReader(msgspec.Struct, frozen=True):
     idle_seconds: float
 
 
+class RunningConsumer(msgspec.Struct, frozen=True):
+    """A member's own report: its properties by Java's names, and the stacks of its threads and tasks if asked for."""
+
+    properties: dict[str, str] = {}
+    stacks: str | None = msgspec.field(name="jstack", default=None)
+
+
 def members_of(answers: Mapping[str, RemotingCommand]) -> list[GroupMember]:
     """Return the members that one of the leaders named in its answer to 203, by client id."""
     members: dict[str, GroupMember] = {}
@@ -91,6 +100,33 @@ def progress_of(answers: Mapping[str, RemotingCommand]) -> list[QueueStatus]:
             place = MessageQueue(queue.topic, name, queue.queue_id)
             statuses.append(QueueStatus(place, progress.min_offset, progress.broker_offset, committed))
     return sorted(statuses, key=lambda status: status.queue)
+
+
+def delays_of(answers: Mapping[str, RemotingCommand]) -> dict[MessageQueue, float]:
+    """Return the seconds since the next message of each queue was stored, of the leaders' answers to 303."""
+    return {
+        MessageQueue(span.message_queue.topic, name, span.message_queue.queue_id): max(0, span.delay_time) / 1000
+        for name, answer in answers.items()
+        for span in _decode_body(ConsumeTimeSpans, answer).consume_time_span_set
+    }
+
+
+async def ask_running(calls: ClusterCalls, group: str, client_id: str, *, stacks: bool) -> RunningConsumer:
+    """Return what a member says of itself. Any leader knows all members.
+
+    Raises `RefusedError` of the last leader that was asked.
+    """
+    header = encode_ext(ConsumerRunningInfoHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks))
+    last: RefusedError | None = None
+    for name in await calls.group_names(None):
+        try:
+            answers = await calls.ask_leaders([name], RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        except RefusedError as error:
+            last = error
+        else:
+            return decode(RunningConsumer, answers[name].body)
+    assert last is not None, "there is a broker group"
+    raise last
 
 
 async def ask_readers(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dledger_remoting.audit import AuditLine
 from dledger_remoting.headers_range import DEFAULT_LEASE_MS
+from dledger_remoting.leaders import LeaderChangeRow
 from dledger_remoting.quotas import Quota, QuotaRow
 from dledger_remoting.range_reads import PinRow
 from dledger_remoting.route import BrokerData, ClusterInfo
@@ -20,10 +22,12 @@ from dledger_remoting.topics import (
     TopicConfig,
 )
 from dledger_remoting.traces import Trace
+from dledger_remoting.waiting import DelayedRows, HalfRows
 
 from ..admin import DEFAULT_TIMEOUT_SECONDS, Admin
-from ..administration.groups import GroupMember, QueueReader, QueueStatus
+from ..administration.groups import GroupMember, QueueReader, QueueStatus, RunningConsumer
 from ..administration.lookups import MAX_MESSAGES_BY_KEY, MAX_TIMESTAMP_MS
+from ..administration.node_calls import ConnectedProducer
 from ..administration.topic_statistics import TopicStatistics
 from ..blocking import Blocking, ClosedAfterUse
 from ..cluster.routes import TopicRoute
@@ -147,11 +151,29 @@ class SyncAdmin(ClosedAfterUse):
         """
         return self._blocking.run(self._client.readers(group))
 
+    def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningConsumer:
+        """Return what a member of a consumer group says of itself (307), with the stacks of its threads and tasks,
+        as `Admin.running` does.
+        """
+        return self._blocking.run(self._client.running(group, client_id, stacks=stacks))
+
+    def producers(self) -> list[ConnectedProducer]:
+        """Return the clients of all producer groups that nodes have heard of, by group and client id, as
+        `Admin.producers` does.
+        """
+        return self._blocking.run(self._client.producers())
+
     def progress(self, group: str, topic: str | None = None) -> list[QueueStatus]:
         """Return a group's progress in the queues of a topic, or of all topics to which its members subscribe, as
         `Admin.progress` does.
         """
         return self._blocking.run(self._client.progress(group, topic))
+
+    def delays(self, group: str, topic: str) -> dict[MessageQueue, float]:
+        """Return how long ago, in seconds, the next message of a group was stored, in each queue of a topic, as
+        `Admin.delays` does.
+        """
+        return self._blocking.run(self._client.delays(group, topic))
 
     def offsets(self, group: str, topic: str) -> list[QueueStatus]:
         """Return first, end and committed offset of every readable queue of a topic, sorted by queue, as
@@ -213,6 +235,28 @@ class SyncAdmin(ClosedAfterUse):
         """
         self._blocking.run(self._client.put_settings(values, broker_groups=broker_groups))
 
+    def leader_changes(self, broker_group: str) -> dict[str, list[LeaderChangeRow]]:
+        """Return the leaders that each node of a broker group has seen since its start, with reasons, by node id, as
+        `Admin.leader_changes` does.
+        """
+        return self._blocking.run(self._client.leader_changes(broker_group))
+
+    def hand_over(self, broker_group: str, node_id: str) -> None:
+        """Have the leader of a broker group hand over to a voter, as `Admin.hand_over` does."""
+        self._blocking.run(self._client.hand_over(broker_group, node_id))
+
+    def audit_lines(self, broker_group: str, *, word: str = "") -> dict[str, list[AuditLine]]:
+        """Return the newest lines of the audit log of each node of a broker group, the newest first, by node id, as
+        `Admin.audit_lines` does.
+        """
+        return self._blocking.run(self._client.audit_lines(broker_group, word=word))
+
+    def configurations(self, broker_group: str) -> dict[str, Mapping[str, str]]:
+        """Return the configuration in effect on each node of a broker group, as texts by name, by address, as
+        `Admin.configurations` does.
+        """
+        return self._blocking.run(self._client.configurations(broker_group))
+
     def quotas(self, *, broker_groups: Sequence[str] | None = None) -> dict[str, list[QuotaRow]]:
         """Return the quotas of accounts and topics by broker group, with the numbers of requests that its leader
         held and refused, as `Admin.quotas` does.
@@ -256,6 +300,18 @@ class SyncAdmin(ClosedAfterUse):
                 keep_unreadable=keep_unreadable,
             )
         )
+
+    def delayed_messages(self, broker_group: str, *, after_ms: int = -1) -> DelayedRows:
+        """Return the delayed messages of a broker group that are due next, at most 100, after a time in ms since
+        1970, as `Admin.delayed_messages` does.
+        """
+        return self._blocking.run(self._client.delayed_messages(broker_group, after_ms=after_ms))
+
+    def open_halves(self, broker_group: str) -> HalfRows:
+        """Return the oldest open transactions of a broker group, at most 100, with their checks, as
+        `Admin.open_halves` does.
+        """
+        return self._blocking.run(self._client.open_halves(broker_group))
 
     def message_trace(
         self, message_id: str, *, topic: str = TRACE_TOPIC, max_messages: int = MAX_MESSAGES_BY_KEY

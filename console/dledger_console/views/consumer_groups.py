@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from dledger_admin.operations import consumer_groups
-from dledger_admin.operations.consumer_groups import GroupChange, GroupDescription, GroupLine
+from dledger_admin.operations.consumer_groups import GroupChange, GroupDescription, GroupLine, Lag
 from dledger_admin.operations.errors import MissingError, OperationError
 from dledger_admin.operations.group_moves import (
     AtOffset,
@@ -21,10 +21,11 @@ from dledger_admin.operations.group_moves import (
     what_a_group_loses,
     what_a_move_does,
 )
-from dledger_client import StartFrom
+from dledger_client import MessageQueue, StartFrom
 
 from ..binding import BindingError
-from ..pages import ROWS_PER_PAGE, AnyChange, AnyLook, Call, Change, Look, Rows, Search, select
+from ..lags import Lags
+from ..pages import AnyChange, AnyLook, Call, Change, Look, Rows, Search, cut, select
 
 LIST: Final = "/consumer-groups"
 
@@ -58,7 +59,8 @@ class Share(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     """A consumer group: its settings, its members with their shares, and its progress in one page of its queues.
 
-    `topics` are those in which it has progress.
+    `topics` are those in which it has progress. `delays` are seconds since the next message was stored, by queue, as
+    far as they are known: `topic/broker group/queue`. `lags` are those of the last hour.
     """
 
     description: GroupDescription
@@ -67,6 +69,9 @@ class Group(msgspec.Struct, frozen=True):
     shares: list[Share]
     topics: list[str]
     rows: Rows
+    lag: Lag
+    delays: dict[str, float]
+    lags: Lags
 
 
 class Goal(Named, frozen=True):
@@ -108,16 +113,21 @@ async def describe(call: Call, wanted: Wanted) -> Group:
         raise MissingError(f"There is no consumer group {wanted.group}.")
     asked = Counter(reader for queue in found.queues for reader in queue.readers)
     shares = [Share(member.client_id, asked[member.client_id]) for member in found.members]
-    pages = max(1, -(-len(found.queues) // ROWS_PER_PAGE))
-    page = min(max(1, wanted.page), pages)
-    begin = (page - 1) * ROWS_PER_PAGE
+    behind = {MessageQueue(one.topic, one.broker_group, one.queue_id): one.lag for one in found.queues if one.lag}
+    waits = await consumer_groups.delays(call.admin, found.group, (queue.topic for queue in behind))
+    lag = consumer_groups.lag_in(behind, waits)
+    call.cluster.lags.note(wanted.group, lag)
+    queues, rows = cut(found.queues, wanted.page)
     return Group(
-        msgspec.structs.replace(found, queues=found.queues[begin : begin + ROWS_PER_PAGE]),
+        msgspec.structs.replace(found, queues=queues),
         config.consume_enable,
         config.retry_max_times,
         shares,
         sorted({queue.topic for queue in found.queues}),
-        Rows(page, pages, len(found.queues), len(found.queues)),
+        rows,
+        lag,
+        {f"{queue.topic}/{queue.broker_group}/{queue.queue_id}": seconds for queue, seconds in waits.items()},
+        call.cluster.lags.of(wanted.group),
     )
 
 

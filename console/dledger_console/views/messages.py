@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
 
-from dledger_admin.operations import messages, stories
+from dledger_admin.operations import messages, stories, tails
 from dledger_admin.operations.messages import MessageView, view
 from dledger_admin.operations.positions import AtTime, FromEnd, Offset, Position
 from dledger_admin.operations.reading import glance
@@ -22,6 +24,8 @@ from .consumer_groups import time_in
 LIST: Final = "/messages"
 MAX_FOUND: Final = 64
 """Maximum number of messages that a search shows."""
+MAX_FOLLOWED: Final = 32
+"""Maximum number of messages that a live tail shows."""
 _SHOWN_CHARS: Final = 120
 """Maximum number of characters of a body in a list."""
 
@@ -60,6 +64,14 @@ class Found(msgspec.Struct, frozen=True):
     """Result of a search; None without a search."""
 
     messages: list[Line] | None
+
+
+class Following(msgspec.Struct, frozen=True):
+    """Parameters of a live tail: a topic, and a tag or an expression in SQL92. Nothing is followed without a topic."""
+
+    topic: str = ""
+    tag: str = ""
+    sql: str = ""
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -105,6 +117,30 @@ async def search(call: Call, wanted: Search) -> Found:
                 call.access, wanted.topic, _place(wanted, limit), limit, broker_group=group, queue_id=queue_id
             )
     return Found([_line(view(message)) for message in found])
+
+
+@asynccontextmanager
+async def follow(call: Call, wanted: Following) -> AsyncGenerator[Callable[[], Awaitable[Found]], None]:
+    """Follow a topic; the function returns the newest messages that match, the newest first. None without a topic."""
+    if not wanted.topic:
+
+        async def nothing() -> Found:
+            return Found(None)
+
+        yield nothing
+        return
+    async with tails.tail(call.access, wanted.topic, tag=wanted.tag, sql=wanted.sql, limit=MAX_FOLLOWED) as tail:
+
+        async def look() -> Found:
+            return Found([_line(view(message)) for message in await tail.look()])
+
+        yield look
+
+
+async def follow_once(call: Call, wanted: Following) -> Found:
+    """Return the newest messages of a topic that match."""
+    async with follow(call, wanted) as look:
+        return await look()
 
 
 async def show(call: Call, wanted: Named) -> Shown:
@@ -192,6 +228,16 @@ LOOKS: Final[list[AnyLook]] = [
         answer=search,
         template="messages.html",
         section="messages",
+    ),
+    Look(
+        path="/tail",
+        summary="The newest messages of a topic, as they come, by tag or SQL92.",
+        wanted=Following,
+        answer=follow_once,
+        template="tail.html",
+        section="messages",
+        is_live=True,
+        follow=follow,
     ),
     Look(
         path="/messages/{offset_id}",

@@ -13,7 +13,7 @@ from dledger_admin.operations.topics import TopicChange, TopicSettings
 from dledger_client import NotFoundError, QueueRange
 from dledger_remoting.topics import IDEMPOTENT_ATTRIBUTE
 
-from ..pages import ROWS_PER_PAGE, AnyChange, AnyLook, Call, Change, Look, Rows, Search, select
+from ..pages import AnyChange, AnyLook, Call, Change, Look, Rows, Search, cut, select
 
 _MAX_CONCURRENT: Final = 16
 """Maximum number of topics that are asked for at the same time."""
@@ -96,14 +96,12 @@ async def describe(call: Call, wanted: Named) -> Topic:
         call.admin.topic_statistics(wanted.topic),
         call.admin.topic_consumers(wanted.topic),
     )
-    pages = max(1, -(-len(found.queues) // ROWS_PER_PAGE))
-    page = min(max(1, wanted.page), pages)
-    begin = (page - 1) * ROWS_PER_PAGE
+    queues, rows = cut(found.queues, wanted.page)
     return Topic(
         wanted.topic,
         configs,
-        found.queues[begin : begin + ROWS_PER_PAGE],
-        Rows(page, pages, len(found.queues), len(found.queues)),
+        queues,
+        rows,
         sum(queue.end - queue.first for queue in found.queues),
         found.stored_per_s,
         consumers,

@@ -80,6 +80,10 @@ class Engine(Protocol):
         """Target of the leadership transfer under way; None if no transfer is under way."""
 
     @property
+    def was_asked_to_lead(self) -> bool:
+        """True if the last campaign of this replica began because the leader handed over to it."""
+
+    @property
     def progress(self) -> Mapping[ReplicaId, Peer]:
         """The leader's knowledge of every other member; empty unless this replica leads."""
 

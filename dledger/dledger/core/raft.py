@@ -97,6 +97,7 @@ class Raft:
         self.progress: dict[ReplicaId, Progress] = {}
         self.term_start = -1
         self.transfer_to: ReplicaId | None = None
+        self.was_asked_to_lead = False
         self.may_vote = may_vote
         self.disk_used = 0
         self.first_position = -1
@@ -430,6 +431,7 @@ class Raft:
 
     def _campaign(self, now: float, *, pre: bool, transfer: bool = False) -> None:
         self._arm_election(now)
+        self.was_asked_to_lead = transfer
         self._votes = set()
         if pre:
             self._set_role(Role.PRE_CANDIDATE, None)

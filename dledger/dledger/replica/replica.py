@@ -228,7 +228,7 @@ class Replica:
         if self._retire_error is None:
             return
         leads = self.engine.is_leader and self.environment.now() < self._retire_at
-        if not leads or not (self.leading.is_handing_over or self.transfer(None)):
+        if not leads or not (self.leading.is_handing_over or self.transfer(None, "its disk has failed")):
             self.fail(self._retire_error)
 
     def _run_guarded(self, work: Callable[[], object]) -> None:
@@ -276,7 +276,7 @@ class Replica:
         if self._reserver.outstanding_s >= SLOW_SYNC_S:
             self.leading.give_up_waiting()
         if self.engine.is_leader and not self.leading.is_handing_over:
-            self.transfer(None)
+            self.transfer(None, "its disk hangs")
 
     def _schedule_housekeeping(self) -> None:
         """Do work that is due a few times a second and never urgent."""
@@ -323,9 +323,9 @@ class Replica:
         self.leading.change_membership(membership)
         self.pump()
 
-    def transfer(self, to: ReplicaId | None) -> bool:
+    def transfer(self, to: ReplicaId | None, why: str = "it was asked to") -> bool:
         """Hand leadership to a voter, by default the one with the longest log; False if that cannot begin."""
-        started = self.leading.transfer(to)
+        started = self.leading.transfer(to, why)
         self.pump()
         return started
 

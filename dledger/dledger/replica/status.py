@@ -92,6 +92,10 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Number of corrupt ranges healed since the start."""
     rotten_snapshots: int = 0
     """Number of snapshots neither trimmed to nor sent: they do not verify and no peer's copy has replaced them yet."""
+    verified_position: int = -1
+    """Position up to which the scrub has verified the log in its present or last round; -1 before the first."""
+    scrub_rounds: int = 0
+    """Number of rounds in which the scrub has verified all closed segments since the start."""
     loop_late: LoopLateness | None = None
     loop_held: list[Held] = []
     """Work that held the event loop since the start; see `dledger_base.loop_holds`."""

@@ -769,6 +769,16 @@ class LogStore(LogReader):
             raise
 
     @property
+    def verified_position(self) -> int:
+        """Position up to which the scrub has verified the log in its present or last round; -1 before the first."""
+        return self._scrubber.verified_position
+
+    @property
+    def scrub_rounds(self) -> int:
+        """Number of rounds of the scrub since the start."""
+        return self._scrubber.rounds
+
+    @property
     def scrub_between_rounds(self) -> bool:
         """True if all closed segments have been verified (or none yet), so that the next step begins anew."""
         return self._scrubber.between_rounds

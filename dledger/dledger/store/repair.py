@@ -199,6 +199,10 @@ class Scrubber:
         self._damage = damage
         self._snapshots = snapshots
         self._cursor: Cursor | None = None
+        self.verified_position = -1
+        """Position up to which the present round has verified the log, or the last one between rounds; -1 before."""
+        self.rounds = 0
+        """Number of finished rounds since the start."""
 
     @property
     def between_rounds(self) -> bool:
@@ -223,6 +227,7 @@ class Scrubber:
                 self._damage.add(corrupt)
                 found.append(corrupt)
             budget_bytes -= max(1, cursor.position - start_position)
+            self.verified_position = cursor.position
         return found
 
     def examine(self, segment: Segment, cursor: Cursor, suspect: int, end: int, next_index: int) -> list[CorruptRange]:
@@ -255,6 +260,8 @@ class Scrubber:
         for segment, next_segment in pairwise(segments):
             if cursor is not None and segment.start <= cursor.position < next_segment.start <= end_position:
                 return segment, next_segment.first_index
+        if segments and cursor is not None and cursor.position > segments[0].start:
+            self.rounds += 1
         self._cursor = None
         return None, 0
 

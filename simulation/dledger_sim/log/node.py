@@ -13,6 +13,7 @@ from dledger.net.requests import Handler, RequestChannel
 from dledger.net.transport import Buffer
 from dledger.replica.clocks import voter_clocks
 from dledger.replica.describe import describe
+from dledger.replica.leader_history import LeaderChange
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.store.disk import DiskSpace
@@ -138,6 +139,9 @@ class SimulatedNode(Log):
 
     def broadcast_commit(self) -> None:
         self._life.replica.broadcast_commit()
+
+    def leader_changes(self) -> list[LeaderChange]:
+        return self._life.replica.leading.leaders.changes()
 
     def segments(self) -> list[SegmentInfo]:
         return self._life.replica.store.segments()

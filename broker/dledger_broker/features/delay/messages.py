@@ -26,6 +26,7 @@ from dledger_broker.features.delay.firing import TimerFirer
 from dledger_broker.features.delay.in_flight import RowsInFlight
 from dledger_broker.features.delay.index import TimerIndex
 from dledger_broker.features.delay.limits import PendingLimits
+from dledger_broker.features.delay.listing import DelayedListing
 from dledger_broker.features.delay.moving import TimerMover
 from dledger_broker.features.delay.reading import RecordReads
 from dledger_broker.features.delay.recalls import Recalls
@@ -40,7 +41,7 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
-from dledger_broker.kernel.routes import CHANGES, Needs, Route
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import FixedRows, NewRecord, Told, UnitOutcome
 from dledger_broker.kernel.writer import LogWriter
@@ -143,6 +144,7 @@ class DueMessages(Part):
         shares = [LogShare(machine, log, env) for _ in range(2)]
         self.fires = TimerFirer(machine, env, rows, in_flight, reads, shares[0], self._group_time)
         self._recalls = Recalls(machine, live.own.broker_group, rows, in_flight, requests)
+        self._listing = DelayedListing(machine, rows, requests, lambda: self._table.total.rows)
         self.moves = TimerMover(machine, env, rows, in_flight, reads, shares[1])
         self._index_handover = IndexHandover(log, env, gossip, rows)
         machine.on_state(self._keep_table)
@@ -156,7 +158,10 @@ class DueMessages(Part):
         return {
             RequestCode.RECALL_MESSAGE: Route(
                 self._recalls.handle, Needs.LEADER, CHANGES, rights=(rights.topic("topic", Action.PUB),)
-            )
+            ),
+            RequestCode.LIST_DELAYED: Route(
+                self._listing.handle, Needs.LEADER, NO_EFFECT, rights=(rights.cluster(Action.GET),)
+            ),
         }
 
     @property

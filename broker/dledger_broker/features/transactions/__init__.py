@@ -23,6 +23,7 @@ from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.single_sends import SingleSendUnits
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
+from dledger_broker.features.transactions.listing import HalfListing
 from dledger_broker.features.transactions.requests import Transactions
 from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
@@ -46,7 +47,8 @@ def _build(context: Context) -> Transactions:
     ends = HalfEnds(
         machine, writer, context.env, requests, proposed, context.access, context.parts[QuotaRequests].sends
     )
-    transactions = Transactions(machine, clock, sends, units, ends, checks, resumption)
+    listing = HalfListing(machine, requests)
+    transactions = Transactions(machine, clock, sends, units, ends, checks, resumption, listing)
     context.parts[SendRequests].attach_halves(transactions)
     return transactions
 

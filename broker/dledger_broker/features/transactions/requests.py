@@ -9,6 +9,7 @@ from typing import Final
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
+from dledger_broker.features.transactions.listing import HalfListing
 from dledger_broker.features.transactions.resuming import HalfResumption
 from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALVES
@@ -21,7 +22,7 @@ from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.rights import Action
-from dledger_broker.kernel.routes import CHANGES, Needs, Route
+from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.hotpath import SendV2Fields
@@ -41,6 +42,7 @@ class Transactions(Part):
         ends: HalfEnds,
         checks: CheckBacks,
         resumption: HalfResumption,
+        listing: HalfListing,
     ) -> None:
         self._machine = machine
         self._sends = sends
@@ -48,6 +50,7 @@ class Transactions(Part):
         self._ends = ends
         self._checks = checks
         self._resumption = resumption
+        self._listing = listing
         machine.on_state(self._keep_table)
         clock.add_dependent(lambda: bool(self._table.open))
 
@@ -61,6 +64,9 @@ class Transactions(Part):
                 self._ends.handle, Needs.LEADER, CHANGES, rights=(rights.later("that of the half", Action.PUB),)
             ),
             RequestCode.RESUME_CHECK_HALF_MESSAGE: Route(self._resumption.handle, Needs.LEADER, CHANGES),
+            RequestCode.LIST_HALVES: Route(
+                self._listing.handle, Needs.CONFIRMED_LEADER, NO_EFFECT, rights=(rights.cluster(Action.GET),)
+            ),
         }
 
     @property

@@ -115,6 +115,10 @@ class PySyncObjEngine:
         return self._following.may_vote
 
     @property
+    def was_asked_to_lead(self) -> bool:
+        return self._is_transfer_campaign
+
+    @property
     def transfer_to(self) -> ReplicaId | None:
         return self._leading.transfer_to if self._leading else None
 

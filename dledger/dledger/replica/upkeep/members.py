@@ -142,7 +142,7 @@ class LongerLogHandover:
                 voter,
                 self._store.first_position,
             )
-            self._leading.transfer(voter)
+            self._leading.transfer(voter, "its log begins earlier")
 
     def _voter_with_longer_log(self) -> ReplicaId | None:
         """Return the caught-up voter whose log begins first, unless the group has trimmed what that voter has more."""

@@ -13,6 +13,7 @@ from dledger.errors import BusyError, LogFullError
 from dledger.replica.applying.applier import Contexts
 from dledger.replica.driver import Completions, Driver
 from dledger.replica.feed import MachineFeed
+from dledger.replica.leader_history import LeaderHistory
 from dledger.replica.snapshots.marks import SnapshotMarks
 from dledger.replica.standing import ConnectedPeers, Standing, not_leader
 from dledger.replica.writing.proposer import Backlog, Proposer, SealedEntry, check_room
@@ -66,6 +67,7 @@ class Leading:
         self.contexts = Contexts()
         self.admission = Admission(config, store, reserver, self._backlog, marks, engine)
         self.roster = Roster(config.node_id, engine.membership)
+        self.leaders = LeaderHistory(config.node_id, environment)
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.next_position,
@@ -128,11 +130,11 @@ class Leading:
             raise BusyError(f"{len(self._backlog)} entries wait for space: try again later")
         self._propose(self._proposer.control_entry(EntryKind.MEMBERSHIP, self._engine.term, membership))
 
-    def transfer(self, to: ReplicaId | None) -> bool:
+    def transfer(self, to: ReplicaId | None, why: str) -> bool:
         """Hand leadership to a voter, by default the one with the longest log; False if that cannot begin.
 
-        Before that, the service stages what it holds back. The target of the handover is asked to campaign once it has
-        all entries staged by then. If that takes too long, the handover is given up.
+        `why` is for the history of leaders. Before the handover the service stages what it holds back. The target is
+        asked to campaign once it has all entries staged by then. If that takes too long, the handover is given up.
         """
         engine = self._engine
         if not engine.is_leader:
@@ -148,6 +150,7 @@ class Leading:
             if not candidates:
                 return False
             to = max(candidates)[1]
+        self.leaders.note_handover(to, why)
         self._flush_service()
         self._seal_now()
         if self._backlog:
@@ -204,6 +207,7 @@ class Leading:
             "node=%s event=role role=%s term=%d leader=%s",
             self._config.node_id, role.name.lower(), engine.term, leader or "unknown",
         )  # fmt: skip
+        self.leaders.note_role(role, engine.term, engine.leader, asked=engine.was_asked_to_lead)
         if role is Role.LEADER:
             self._was_leader = True
             self._propose(self._proposer.control_entry(EntryKind.NO_OP, self._engine.term, None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, assert_refused, records, send_ext
@@ -276,3 +277,24 @@ def test_a_half_that_arrives_during_a_step_down_is_not_stored(
     broker.memory.node.step_down()
     broker.advance(5)
     assert client.answered(opaque).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_open_halves_are_listed_with_their_producer_group_until_they_end(broker: ServedBroker) -> None:
+    client = broker.client()
+
+    def listed(**ext: str) -> list[tuple[str, str, str, int]]:
+        answer = client.call_from_disk(RequestCode.LIST_HALVES, ext)
+        assert answer.code == 0, answer.remark
+        rows = json.loads(answer.body)["rows"]
+        return [(row["uniqueKey"], row["topic"], row["group"], row["checks"]) for row in rows]
+
+    assert listed() == []
+    first = send_half(client)
+    send_half(client, properties=HALF.replace("K1", "K2"))
+    assert listed() == [("K1", "T1", "PG", 0), ("K2", "T1", "PG", 0)]
+    assert listed(maxRows="1") == [("K1", "T1", "PG", 0)]
+    position = str(parse_offset_message_id(first.ext["msgId"])[1])
+    assert listed(afterPosition=position) == [("K2", "T1", "PG", 0)]
+    assert end(client, first, ROLLBACK).code == 0
+    assert listed() == [("K2", "T1", "PG", 0)]
+    assert_refused(client.call(RequestCode.LIST_HALVES, {"maxRows": "101"}), 29, "outside 1..100")
