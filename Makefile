@@ -37,6 +37,10 @@ UPGRADE ?=
 CASES ?=
 BASE ?=
 SEED ?=
+NAME ?=
+PROMISE ?=
+SAMPLE ?=
+JOBS ?=
 
 BIN     := .venv/bin
 RUNTIME := .venv/.installed-runtime
@@ -48,7 +52,7 @@ PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check
 COMPILER = command -v cc >/dev/null || $(BIN)/python -c 'import ziglang' 2>/dev/null || $(PIP) install -e '.[cc]'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check proto fix sim golden proof explore mutants needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos screenshots wheel image audit lock clean
+.PHONY: help venv native demo test test-all test-native fuzz-access fuzz-wire fuzz-native test-clients test-rocketmq test-spark-cluster test-spark-long test-spark-kills check proto fix sim golden proof explore mutants slips needless bench bench-peers bench-features scale scale-clients scale-backlog scale-groups chaos proof-chaos screenshots wheel image audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile
@@ -132,6 +136,7 @@ check: $(DEV) ## format, lint, types, import contract, documentation, sentences;
 	$(BIN)/python .ci/configuration.py
 	$(BIN)/python .ci/facade.py
 	$(BIN)/python .ci/native_sources.py
+	$(BIN)/python .ci/promises.py
 	@made=$$(mktemp -d) && $(call PROTOC,$$made) && for end in py pyi; do \
 	  cmp "$$made/$(PROTO)_pb2.$$end" "proxy/$(PROTO)_pb2.$$end" || { rm -rf "$$made"; echo "run make proto" >&2; exit 1; }; done; rm -rf "$$made"
 
@@ -149,6 +154,7 @@ fix: $(DEV) ## format, fix what can be fixed mechanically, write what is made fr
 	$(BIN)/python .ci/configuration.py --write
 	$(BIN)/python .ci/facade.py --write
 	$(BIN)/python .ci/native_sources.py --write
+	$(BIN)/python .ci/promises.py --write
 
 sim: $(DEV) ## simulate whole groups on faulty disks, networks and clocks (SEEDS=n, FIRST=n, ENGINE=pysyncobj)
 	$(BIN)/python -m dledger_sim.brokers --seeds $(SEEDS) --first $(FIRST) --seconds $(SECONDS) --engine $(ENGINE)
@@ -166,6 +172,9 @@ proof: $(DEV) ## simulate seeds of this commit for MINUTES=n, where its campaign
 mutants: $(DEV) ## switch known bugs on one by one, and say what catches each (MUTANTS="name name")
 	$(if $(filter-out spark-%,$(or $(MUTANTS),all)),$(BIN)/python -m dledger_sim.brokers mutants $(filter-out spark-%,$(MUTANTS)))
 	$(if $(filter spark-%,$(or $(MUTANTS),spark-all)),$(BIN)/python -m dledger_sim.spark $(filter spark-%,$(MUTANTS)))
+
+slips: $(DEV) ## break promises on purpose, and see that the named check fails (NAME="name name", PROMISE=name, SAMPLE=n, JOBS=n)
+	$(BIN)/python .ci/slips.py $(NAME) $(if $(PROMISE),--promise $(PROMISE)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(JOBS),--jobs $(JOBS))
 
 needless: $(DEV) ## find tests without which no mistake would go unnoticed (TESTS=tests/broker CODE=broker/dledger_broker MINUTES=60)
 	@$(PIP) install -e '.[needless]'

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dledger import Node
 from dledger.errors import ContradictionError, CorruptionError
 from dledger.format import HEADER_BYTES
 from dledger.replica.peers import outbox
+from dledger.types import EntryMeta
 
 GROUP_OPTIONS = {"snapshot_interval_ms": 3_600_000}
 
@@ -62,6 +64,18 @@ async def test_two_nodes_heal_each_other_without_a_third(group: Group):
     await group.ends_equal_and_whole()
 
 
+def reads_into(rotten: EntryMeta) -> Iterator[tuple[int, int]]:
+    """Yield position and size of reads that have at least one byte of a rotten entry, of each kind."""
+    yield rotten.position, rotten.size
+    yield rotten.position, 1
+    yield rotten.end - 1, 1
+    yield rotten.position - 1, 2
+    yield rotten.position - 500, 600
+    yield rotten.position - 500, rotten.size + 1_000
+    yield rotten.position + 1, rotten.size - 2
+    yield rotten.end - 1, 500
+
+
 async def test_a_rotten_range_without_a_healthy_peer_is_not_served_and_ends_no_node(group: Group):
     await group.start_with(150)
     await group.stop()
@@ -71,9 +85,11 @@ async def test_a_rotten_range_without_a_healthy_peer_is_not_served_and_ends_no_n
     await group.start("n0", "n1")
     await until(lambda: all(node.status().corrupt_bytes == bad.size for node in group.nodes.values()))
     for node in group.nodes.values():
-        with pytest.raises(CorruptionError, match="read them on another replica"):
-            await node.read(bad.position, bad.size)
+        for position, size in reads_into(bad):
+            with pytest.raises(CorruptionError, match="read them on another replica"):
+                await node.read(position, size)
         assert await node.read(0, bad.position)
+        assert await node.read(bad.end, bad.size)
         assert node.status().voter
         assert node.status().failure is None
     await until(lambda: any(node.role == "leader" for node in group.nodes.values()))

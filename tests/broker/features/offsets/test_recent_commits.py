@@ -27,6 +27,8 @@ def committer(channel: str, *client_ids: str, ip: str = "10.0.0.9") -> Committer
 
 OLD, NEW = committer("old", "c1"), committer("new", "c1")
 """Committers over two channels of one client."""
+PAUSE_AND_HOLD_S = 60.0 + 5.0 + 10.0
+"""Longest delay of a commit: a stopped node for a minute, then a wait for a leader, then for the leader's answer."""
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,7 @@ OLD, NEW = committer("old", "c1"), committer("new", "c1")
         (OLD, 120, 1.0, False),
         (NEW, 100, 1.0, False),
         (committer("old", "c2"), 100, 1.0, False),
+        (OLD, 100, PAUSE_AND_HOLD_S, True),
         (OLD, 100, LATE_COMMIT_S + 1, False),
         (committer("old"), 100, 1.0, True),
         (committer("old", ip="10.0.0.10"), 100, 1.0, False),

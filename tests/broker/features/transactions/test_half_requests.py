@@ -122,6 +122,15 @@ def test_a_rolled_back_message_is_never_delivered(broker: ServedBroker, client: 
     assert bodies(broker) == []
 
 
+def test_a_committed_half_is_not_rolled_back_and_a_repeated_commit_stores_nothing(
+    broker: ServedBroker, client: FakeClient
+) -> None:
+    sent = send_half(client)
+    assert [end(client, sent, COMMIT).code for _ in range(2)] == [0, 0]
+    assert_refused(end(client, sent, ROLLBACK), ResponseCode.SYSTEM_ERROR, "is committed")
+    assert bodies(broker) == [b"half"]
+
+
 def test_only_one_of_several_simultaneous_ends_of_a_half_counts(broker: ServedBroker, client: FakeClient) -> None:
     sent = send_half(client)
     first, second, third = end_many(client, end_ext(sent), end_ext(sent), end_ext(sent, ROLLBACK))
