@@ -90,6 +90,8 @@ RIGHT = {
     "to": "first",
     "timestamp_ms": 0,
     "name": "name",
+    "node_id": "broker-a-n0",
+    "client_id": "10.0.0.1@1",
     "position": 0,
     "broker_group": "broker-a",
     "config": SubscriptionGroupConfig("CG"),

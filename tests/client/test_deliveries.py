@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from client_fakes import fake_cluster
 
-from dledger_client import ClassFilter, InvalidArgumentError, Message, Producer, PushConsumer, Sql
+from dledger_client import ClassFilter, InvalidArgumentError, Message, Producer, PushConsumer, Settlement, Sql
 from dledger_client.testing import delivered, is_wanted
 
 MADE_BY_THE_STORE = {"message_id", "offset_message_id", "born_timestamp_ms", "stored_timestamp_ms", "settle", "queue"}
@@ -37,7 +37,7 @@ def test_a_delivery_tells_how_it_was_settled():
     message.ack()
     message.retry(delay_s=2)
     message.reject()
-    assert settlements == [(False, None, False), (True, 2, False), (True, None, True)]
+    assert settlements == [Settlement(), Settlement(again=True, delay_s=2), Settlement(again=True, give_up=True)]
 
 
 @pytest.mark.parametrize(
