@@ -43,7 +43,7 @@ from dledger_client import (
     TransactionProducer,
 )
 from dledger_client.blocking import Blocking, ClosedAfterUse, evaluate
-from dledger_client.cluster import forks
+from dledger_client.cluster import connection
 from dledger_remoting.codes import RequestCode
 from tests.waiting import wait_until
 
@@ -318,7 +318,7 @@ def test_a_forked_process_has_no_connection_of_its_parent(cluster):
         return [name for name in names if name.startswith("socket:")]
 
     def known():
-        owned = [transport.get_extra_info("socket") for transport in list(forks._transports.values())]
+        owned = [transport.get_extra_info("socket") for transport in list(connection._transports.values())]
         return {one.fileno() for one in owned if one is not None}
 
     before = set(os.listdir("/proc/self/fd"))
