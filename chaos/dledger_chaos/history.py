@@ -21,16 +21,11 @@ from typing import BinaryIO, Final, Literal, Self, TypeAlias, TypeVar
 import msgspec
 
 from dledger_base.invariants import invariant
+from dledger_sim.seen.history import Operation, Outcome
 
 HISTORY_FILE: Final = "history.jsonl"
 EVENTS_FILE: Final = "events.jsonl"
 BUFFER_BYTES: Final = 256 * 1024
-
-Outcome: TypeAlias = Literal["ok", "fail", "info"]
-"""`ok`: it took effect as the answer says.
-
-`fail`: certainly without effect. `info`: the outcome is unknown, also later.
-"""
 
 _RecordT = TypeVar("_RecordT")
 _LARGEST_EDN_INTEGER: Final = 2**63 - 1
@@ -38,30 +33,6 @@ _LARGEST_EDN_INTEGER: Final = 2**63 - 1
 
 class HistoryError(Exception):
     """A history file cannot be read; the text names file and line."""
-
-
-class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One operation of one client, from its call to its end.
-
-    `process` names the logical client within the workload. Operations of one process may overlap. `f` is the action
-    (`send`, `commit`, `read`, …), `key` its object (a queue `topic/broker group/queue id`, a register, a group).
-    `value` is the requested value, or the value that a read found. `extras` has further data of request and answer.
-
-    `complete_ns` is None if no end was seen; the outcome is `info` then. `code` is the response code of a refusal.
-    """
-
-    id: int
-    workload: str
-    process: str
-    f: str
-    key: str
-    value: object
-    outcome: Outcome
-    invoke_ns: int
-    complete_ns: int | None = None
-    error: str = ""
-    code: int | None = None
-    extras: dict[str, object] = {}
 
 
 EventKind: TypeAlias = Literal["fault-begin", "fault-end", "status", "usage", "process", "phase", "note"]
@@ -304,3 +275,20 @@ def _to_edn(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_to_edn(name)} {_to_edn(item)}" for name, item in value.items()) + "}"
     raise HistoryError(f"{value!r} has no EDN form")
+
+
+__all__ = [
+    "EVENTS_FILE",
+    "HISTORY_FILE",
+    "Event",
+    "EventKind",
+    "HistoryError",
+    "Invocation",
+    "Operation",
+    "Outcome",
+    "Recorder",
+    "edn_lines",
+    "read_events",
+    "read_operations",
+    "write_edn",
+]

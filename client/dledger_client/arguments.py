@@ -13,6 +13,7 @@ its value.
 | `Sequence`, `Iterable` | no `str` or `bytes`; all elements are checked, those of an iterator only by the call |
 | `Mapping`, `tuple`, a `NamedTuple`, a struct | all parts are checked; a plain tuple stands for a `NamedTuple` |
 | `Literal`, unions, `Callable`, `None`, other classes | values of the named kind |
+| `Unpack` of a `TypedDict`, for `**options` | for each of its names, the values of the named kind |
 | a type variable | any value: the codec of the client judges it |
 """
 

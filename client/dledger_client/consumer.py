@@ -23,12 +23,13 @@ from .cluster.connection import Connection
 from .cluster.core import ClientCore, new_client_id
 from .cluster.nameservers import parse_addresses
 from .consuming.assignments import Assignments
-from .consuming.fetcher import PullLimits, QueueFetcher
+from .consuming.fetcher import QueueFetcher
 from .consuming.flow import FlowControl, FlowReason, ReadAhead
 from .consuming.handling import Handler, Handling
 from .consuming.membership import Membership, heartbeat_of
 from .consuming.offers import Offers, priority_of
 from .consuming.offsets import BrokerOffsetStore, FileOffsetStore, OffsetStore
+from .consuming.pulls import PullLimits
 from .consuming.questions import QUESTION_CODES, RESET_CODES, OperatorQuestions, described, take_reset
 from .consuming.rebalance import strategy_named
 from .consuming.retries import RetrySender

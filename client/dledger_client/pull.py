@@ -26,9 +26,10 @@ from .arguments import above_zero, at_least, checked
 from .cluster.core import ClientCore
 from .cluster.nameservers import parse_addresses
 from .consuming.empty_answers import EmptyAnswers, Placed
-from .consuming.fetcher import MIN_PAUSE_SECONDS, pull
+from .consuming.fetcher import MIN_PAUSE_SECONDS
 from .consuming.offsets import Creations, Position, QueueOffsets
 from .consuming.pauses import Pauses
+from .consuming.pulls import pull
 from .errors import ClientClosedError, ClientError, DeadlineError, InvalidArgumentError, refusal
 from .interception import Caller, ReceiveCall
 from .messages import Codec, MessageQueue, ReceivedMessage, T, decoded, queues_in

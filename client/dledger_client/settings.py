@@ -24,7 +24,7 @@ GroupT = TypeVar("GroupT", bound=msgspec.Struct)
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """How messages are handed out and finished, and what becomes of those that fail.
+    """Delivery of messages: how they are handed out and finished, and what follows if they fail.
 
     With `auto_ack` a task that iterates finishes its message by asking for the next one, and a handler by returning.
     Without, only `message.ack()` and `message.retry()` do.
@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Which queues a member of the group reads, and from where.
+    """Sharing of queues among the members of a group, and the start of each queue.
 
     `strategy` shares the queues among the members (module `consuming.rebalance`); all members need the same. With
     `broadcast` every member reads all queues. Its offsets are kept in `offset_file`, and failed messages do not come
@@ -63,7 +63,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a consumer waits, in seconds.
+    """Time limits of a consumer, in seconds.
 
     `start` raises an error if no name server answers within `start_timeout` (None: it may come later). `close` waits
     for messages in work for at most `close_timeout`. If nobody takes or finishes a queue's messages for `warn_after`,

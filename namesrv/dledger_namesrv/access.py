@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from dledger_base.refusals import Refusals
+from dledger_base.telling import Refusals
 from dledger_remoting.accounts import NODE, ROOT, node_secret, root_secret
 from dledger_remoting.codes import OPEN_CODES, RequestCode, request_code_name
 from dledger_remoting.command import RemotingCommand

@@ -166,3 +166,7 @@ class NoReplicaError(SourceError):
 
     def __reduce__(self) -> tuple[type[NoReplicaError], tuple[str, str, float, tuple[str, ...]]]:
         return type(self), self.arguments
+
+
+class JobError(SourceError):
+    """A job cannot do its work, or found its result inconsistent. Nothing was published."""

@@ -16,7 +16,7 @@ from dledger_base.issuing import Authority, Issued
 from dledger_broker.config import build_config
 from dledger_broker.node import Broker
 from dledger_client import Admin, ClientError, InvalidArgumentError, Producer, Tls, TlsError
-from dledger_client.cluster.connection import ConnectionPool
+from dledger_client.cluster.pool import ConnectionPool
 from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.server import NameServer
 

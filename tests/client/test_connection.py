@@ -13,7 +13,7 @@ from client_fakes import CLOSE, FakeServer, HandClock, until
 
 from dledger_base.addresses import NEXT_ADDRESS_SECONDS
 from dledger_client import ClientClosedError, ConnectError, ConnectionLostError, RequestTimeoutError
-from dledger_client.cluster.connection import ConnectionPool
+from dledger_client.cluster.pool import ConnectionPool
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, encode_command, make_response
 from dledger_remoting.hosts import HostAddress

@@ -107,7 +107,9 @@ def test_settings_that_make_no_sense_are_refused_in_a_group_too(group, wrong, to
 
 def test_a_blocking_consumer_takes_the_same_groups(threaded_cluster):
     groups = {"delivery": Delivery(auto_ack=False), "times": TimeLimits(close_timeout=0.1)}
-    threaded_cluster.group.store("T", 0, b"one")
+    for body in (b"one", b"two"):
+        threaded_cluster.group.store("T", 0, body)
     with SyncConsumer(threaded_cluster.namesrv, "CG", "T", **groups) as consumer:
-        assert next(consumer).body == b"one"
+        assert [next(consumer).body, next(consumer).body] == [b"one", b"two"]
+        consumer.commit()
     assert threaded_cluster.group.offsets.get(("CG", "T", 0), 0) == 0

@@ -18,8 +18,8 @@ from dledger_client import (
     WrongServerError,
 )
 from dledger_client.cluster import nameservers
-from dledger_client.cluster.connection import ConnectionPool
 from dledger_client.cluster.nameservers import _ATTEMPT_DELAY_SECONDS, FIRST_ANSWER_SECONDS, NameServers
+from dledger_client.cluster.pool import ConnectionPool
 from dledger_remoting.codes import RequestCode
 
 HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\n"

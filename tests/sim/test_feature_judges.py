@@ -9,7 +9,7 @@ import pytest
 from dledger_broker.features.quotas.admission import READ_HOLD_S
 from dledger_broker.features.quotas.meters import Meter
 from dledger_sim.brokers.half_truth import HalfTruth
-from dledger_sim.brokers.lockers import LockJudge
+from dledger_sim.brokers.lockers import BELIEF_S, LockJudge
 from dledger_sim.brokers.schedules.brokers import TOPIC, Brokers
 from dledger_sim.brokers.schedules.quotas import waiting_pop
 from dledger_sim.brokers.sent_back import Copy, SentBackTruth
@@ -22,22 +22,23 @@ LETTER = COPY._replace(is_dead=True)
 def test_a_queue_lock_changes_hands_after_the_owners_belief_ended() -> None:
     counts = Counter[str]()
     judge = LockJudge(counts)
-    judge.granted("anna", 0, 10.0, until=41.0)
-    judge.granted("bert", 1, 10.0, until=41.0)
-    judge.granted("anna", 0, 30.0, until=61.0)
-    judge.granted("bert", 0, 61.0, until=92.0)
-    judge.ended("bert", 0)
-    judge.granted("anna", 0, 62.0, until=93.0)
+    judge.granted("anna", 0, 10.0, sent_at=10.0)
+    judge.granted("bert", 1, 10.0, sent_at=10.0)
+    judge.granted("anna", 0, 30.0, sent_at=30.0)
+    judge.granted("bert", 0, 61.0, sent_at=61.0)
+    judge.ended("bert", 0, 61.5)
+    judge.granted("anna", 0, 62.0, sent_at=62.0)
     assert judge.last_owner(0) == "anna"
     assert counts["lock taken when a belief was over"] == 1
 
 
-def test_two_simultaneous_owners_of_a_queue_are_a_violation() -> None:
-    judge = LockJudge(Counter())
-    judge.granted("anna", 0, 10.0, until=41.0)
-    judge.granted("anna", 0, 12.0, until=40.0)  # a late answer to an earlier request shortens no lock
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_two_simultaneous_owners_of_a_queue_are_a_violation(share: float) -> None:
+    judge = LockJudge(Counter(), BELIEF_S * share)
+    judge.granted("anna", 0, 10.0, sent_at=10.0)
+    judge.granted("anna", 0, 12.0, sent_at=9.0)  # a late answer to an earlier request shortens no lock
     with pytest.raises(Violation, match="one member of a group at a time"):
-        judge.granted("bert", 0, 40.5, until=71.0)
+        judge.granted("bert", 0, 9.9 + BELIEF_S * share, sent_at=20.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from dledger_remoting.pop import CheckPoint, Retry
 from dledger_sim.brokers.pop_judge import PopJudge
 from dledger_sim.brokers.pop_truth import PopTruth
-from dledger_sim.brokers.reply_judge import Asked, ReplyJudge
+from dledger_sim.brokers.reply_history import Asked, ReplyHistory
 from dledger_sim.log.violation import Violation
 
 KEY = ("group", "topic", 0)
@@ -90,48 +90,64 @@ def test_a_pop_that_shows_an_untaken_message_is_a_violation() -> None:
 
 
 @pytest.fixture
-def judge() -> ReplyJudge:
-    judge = ReplyJudge(Counter())
-    judge.ask(ASKED)
-    judge.sent(ASKED, 1)
-    return judge
+def history() -> ReplyHistory:
+    """Return the history of a request, and of a reply to it that was sent 1 s later."""
+    history = ReplyHistory(Counter())
+    history.ask(ASKED, 0.0)
+    history.sent(ASKED, 1, "replier", 1.0)
+    return history
 
 
-def test_a_reply_that_arrives_is_heard_and_not_refused(judge: ReplyJudge) -> None:
-    judge.arrived(ASKED, 1)
-    judge.heard(1, is_direct=True)
-    with pytest.raises(Violation, match="does not arrive twice"):
-        judge.arrived(ASKED, 1)
-    with pytest.raises(Violation, match="nor after it was refused"):
-        judge.refused(1, 1)
+def test_a_reply_that_arrives_is_heard_and_arrives_once(history: ReplyHistory) -> None:
+    history.arrived(ASKED, 1, 2.0)
+    history.heard(1, 3.0, is_direct=True)
+    history.check(9.0)
+    history.arrived(ASKED, 1, 10.0)
+    with pytest.raises(Violation, match="1 arrived 2 times, and the leader itself had answered"):
+        history.check(11.0)
 
 
-def test_a_reply_that_was_passed_on_may_come_twice(judge: ReplyJudge) -> None:
-    judge.arrived(ASKED, 1)
-    judge.arrived(ASKED, 1)
-    judge.heard(1, is_direct=False)
-    with pytest.raises(Violation, match="does not arrive twice"):
-        judge.heard(1, is_direct=True)
+def test_a_reply_that_was_refused_does_not_arrive(history: ReplyHistory) -> None:
+    history.refused(1, 1, 2.0)
+    history.check(3.0)
+    history.arrived(ASKED, 1, 4.0)
+    with pytest.raises(Violation, match="1 arrived 1 times, and the leader had refused it"):
+        history.check(5.0)
 
 
-def test_a_reply_that_did_not_arrive_is_not_heard_and_one_that_was_refused_does_not_arrive(judge: ReplyJudge) -> None:
-    with pytest.raises(Violation, match="its reply was delivered"):
-        judge.heard(1, is_direct=False)
-    judge.refused(1, 1)
-    with pytest.raises(Violation, match="nor after it was refused"):
-        judge.arrived(ASKED, 1)
+def test_a_reply_that_was_passed_on_may_come_twice(history: ReplyHistory) -> None:
+    history.arrived(ASKED, 1, 2.0)
+    history.arrived(ASKED, 1, 2.5)
+    history.heard(1, 3.0, is_direct=False)
+    history.check(4.0)
+    history.heard(1, 3.0, is_direct=True)
+    with pytest.raises(Violation, match="arrived 2 times"):
+        history.check(4.0)
+
+
+@pytest.mark.parametrize("arrives_at", [None, 2.5])
+def test_a_reply_that_had_not_arrived_is_not_heard(history: ReplyHistory, arrives_at: float | None) -> None:
+    history.heard(1, 2.0, is_direct=False)
+    if arrives_at is not None:
+        history.arrived(ASKED, 1, arrives_at)
+    with pytest.raises(Violation, match="replier was told that 1 had arrived, which had not come to anna/1 of anna"):
+        history.check(3.0)
 
 
 @pytest.mark.parametrize(
-    ("at", "number", "why"),
+    ("at", "number", "moment", "why"),
     [
-        (Asked("bert", "anna/1"), 1, "reaches the client that waits"),
-        (Asked("anna", "anna/2"), 1, "reaches the client that waits"),
-        (Asked("bert", "bert/1"), 1, "arrives as it was sent"),
-        (ASKED, 2, "was sent by a replier"),
+        (Asked("bert", "anna/1"), 1, 2.0, "1 reached bert, which had not asked anna/1 of bert"),
+        (Asked("anna", "anna/2"), 1, 2.0, "1 reached anna, which had not asked anna/2 of anna"),
+        (Asked("bert", "bert/1"), 1, 2.0, "1 was the reply to anna/1 of anna, and arrived as the reply to bert/1 of"),
+        (ASKED, 2, 2.0, "2 reached anna before anybody replied that"),
+        (ASKED, 1, 0.5, "1 reached anna before anybody replied that"),
     ],
 )
-def test_a_reply_that_goes_astray_is_found(judge: ReplyJudge, at: Asked, number: int, why: str) -> None:
-    judge.ask(Asked("bert", "bert/1"))
+def test_a_reply_that_goes_astray_is_found(
+    history: ReplyHistory, at: Asked, number: int, moment: float, why: str
+) -> None:
+    history.ask(Asked("bert", "bert/1"), 0.0)
+    history.arrived(at, number, moment)
     with pytest.raises(Violation, match=why):
-        judge.arrived(at, number)
+        history.check(9.0)

@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dledger_spark.errors import DataLossError
+from dledger_spark.errors import DataLossError, JobError
 from dledger_spark.jobs import archives
 from dledger_spark.jobs.archives import Archive
 from dledger_spark.jobs.archiving import KeptQueue, Range, at_most, check_same_topics, mode_for, wanted_ranges
 from dledger_spark.jobs.compaction import compact, worthwhile
-from dledger_spark.jobs.errors import JobError
 from dledger_spark.jobs.manifest import EMPTY, ArchivedFile, ArchivedQueue, Manifest, Manifests
 from dledger_spark.jobs.storage import LocalStorage
 from dledger_spark.offsets import Queue

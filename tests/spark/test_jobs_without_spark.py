@@ -10,8 +10,7 @@ from fake_log import FIRST_POSITION, GROUP, FakeLog, FakeNode, served
 
 from dledger_client import MessageQueue, NoBrokerError, QueueStatus
 from dledger_spark.entries import Span
-from dledger_spark.errors import CorruptDataError, SourceError
-from dledger_spark.jobs.errors import JobError
+from dledger_spark.errors import CorruptDataError, JobError, SourceError
 from dledger_spark.jobs.inputs import checked_options, pinned, silent
 from dledger_spark.jobs.lags import sample
 from dledger_spark.jobs.log_checks import LogRange, QueueRun, RangeCheck, RecordCheck, TopicBounds, check_range

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from dledger_base.refusals import Refusals
+from dledger_base.telling import Refusals
 from dledger_broker.kernel.requests import Principal, Request
 from dledger_broker.kernel.rights import Demand, Rights
 from dledger_remoting.errors import NoPermission, RemotingError

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from dledger_chaos.history import Operation
 from dledger_chaos.workloads import locks, orderly
 from dledger_chaos.workloads.records import Seen
+from dledger_sim.seen.locks import check_owners
 
 from .base import Findings, Judgement, RunData
-
-
-@dataclass(frozen=True, slots=True)
-class _Belief:
-    """The belief of a member, until `until_ns`, that it has the lock of a queue."""
-
-    granted: Operation
-    until_ns: int
 
 
 def one_owner(run: RunData) -> Judgement:
@@ -27,34 +18,7 @@ def one_owner(run: RunData) -> Judgement:
     A member relies on a lock from the answer that grants it, until `BELIEF_S` after it sent the request. Without an
     answer it does not rely on the lock.
     """
-    findings, checked = Findings(), 0
-    moments: list[tuple[int, Operation]] = []
-    for operation in run.of(locks.NAME, "lock", "unlock"):
-        if operation.f == "unlock":
-            moments.append((operation.invoke_ns, operation))
-        elif operation.outcome == "ok":
-            assert operation.complete_ns is not None
-            moments.append((operation.complete_ns, operation))
-    beliefs: dict[str, _Belief] = {}
-    for now_ns, operation in sorted(moments, key=lambda moment: (moment[0], moment[1].f != "unlock")):
-        belief = beliefs.get(operation.key)
-        if operation.f == "unlock":
-            if belief is not None and belief.granted.process == operation.process:
-                del beliefs[operation.key]
-            continue
-        checked += 1
-        until_ns = operation.invoke_ns + int(locks.BELIEF_S * 1e9)
-        if belief is not None and belief.granted.process != operation.process and now_ns < belief.until_ns:
-            findings.violation(
-                f"{operation.key} was granted to {operation.process} (operation {operation.id}), and "
-                f"{belief.granted.process} relies on the lock for {(belief.until_ns - now_ns) / 1e9:.1f} s more "
-                f"(operation {belief.granted.id})"
-            )
-        elif belief is not None and belief.granted.process == operation.process:
-            until_ns = max(until_ns, belief.until_ns)
-        beliefs[operation.key] = _Belief(operation, until_ns)
-    members = {operation.process for _, operation in moments}
-    return findings.judged(checked, "grants of locks", members=len(members))
+    return check_owners(run.of(locks.NAME, "lock", "unlock"), int(locks.BELIEF_S * 1e9))
 
 
 def handled_in_order(run: RunData) -> Judgement:

@@ -12,8 +12,8 @@ import msgspec
 from dledger_chaos.history import Recorder
 from dledger_client import ClientError, MessageQueue
 from dledger_client.cluster.core import ClientCore
-from dledger_client.consuming.fetcher import PullResult, pull
 from dledger_client.consuming.offsets import QueueOffsets
+from dledger_client.consuming.pulls import PullResult, pull
 from dledger_client.errors import refusal
 from dledger_client.subscriptions import Subscription
 from dledger_remoting.codes import ResponseCode

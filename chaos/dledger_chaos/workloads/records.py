@@ -123,13 +123,6 @@ class Hidden(msgspec.Struct, frozen=True):
     invisible_ms: int
 
 
-class Replied(msgspec.Struct, frozen=True):
-    """End of a request: the value of the reply; `waited` is True if the stored request got no reply in time."""
-
-    reply: str = ""
-    waited: bool = False
-
-
 class Pulled(msgspec.Struct, frozen=True):
     """`node` answered a pull from `offset` with `code`, and `next_offset` at which to continue."""
 

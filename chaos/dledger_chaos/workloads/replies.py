@@ -15,11 +15,11 @@ import msgspec
 from dledger_chaos.history import Recorder
 from dledger_client import Admin, ClientError, Producer, ReceivedMessage, SendError
 from dledger_remoting.properties import CORRELATION_ID
+from dledger_sim.seen.replies import Replied
 
 from .base import FOLLOWER_READS, WorkloadContext, WorkloadEntry
 from .payload import decode_payload, encode_payload
 from .reading import TopicReader
-from .records import Replied
 from .sending import RecordedSends, end_with_error
 from .tailing import TopicTail
 

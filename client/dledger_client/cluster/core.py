@@ -40,9 +40,10 @@ from ..errors import (
 )
 from ..namespaces import NO_NAMESPACE, Namespace
 from ..tls import Tls
-from .connection import Connection, ConnectionPool
+from .connection import Connection
 from .leaders import BrokerGroup
 from .nameservers import NameServers, parse_addresses
+from .pool import ConnectionPool
 from .routes import RouteTable, TopicRoute
 from .surroundings import random_bits
 from .under_way import Late

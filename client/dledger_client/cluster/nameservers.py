@@ -27,7 +27,8 @@ from ..errors import (
     TlsError,
     WrongServerError,
 )
-from .connection import Connection, ConnectionPool, split_address
+from .connection import Connection, split_address
+from .pool import ConnectionPool
 from .under_way import STOOD_STILL_SECONDS
 
 ATTEMPT_SECONDS: Final = 3.0

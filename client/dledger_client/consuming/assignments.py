@@ -35,12 +35,13 @@ from ..cluster.leaders import BrokerGroup
 from ..cluster.routes import TopicRoute
 from ..messages import MessageQueue, ReceivedMessage, Settlement
 from ..subscriptions import Subscription
-from .fetcher import PullLimits, QueueFetcher
+from .fetcher import QueueFetcher
 from .flow import FlowControl
 from .locks import QueueLocks
 from .membership import Membership
 from .offsets import OffsetStore, Position, QueueOffsets, StartFrom
 from .pauses import Pauses
+from .pulls import PullLimits
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ DEFAULT_OUTSTANDING_BYTES: Final = 100 * 1024 * 1024
 
 
 class ReadAhead(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a queue is read ahead of the work on it. None is no limit.
+    """Limits on the part of a queue that is read ahead of the work on it. None is no limit.
 
     A pull brings at most `pull_batch_size` messages. Reading of a queue stops at `max_outstanding` messages, at
     `max_outstanding_bytes` bytes of bodies, or at `max_span` offsets between the oldest unfinished message and the

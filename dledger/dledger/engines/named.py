@@ -60,7 +60,7 @@ def engine_named(name: str) -> EngineKind:
     if name != PYSYNCOBJ_ENGINE:
         raise ConfigError(f"engine is {name!r}: use one of {', '.join(map(repr, ENGINES))}")
     try:
-        from dledger.engines.pysyncobj.kind import PYSYNCOBJ
+        from dledger.engines.pysyncobj import PYSYNCOBJ
     except ModuleNotFoundError as error:
         raise ConfigError(f"engine {name!r} needs {error.name}: {install_command(PYSYNCOBJ_ENGINE)}") from error
     _require_version(pysyncobj_version())

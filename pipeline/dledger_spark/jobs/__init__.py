@@ -7,10 +7,10 @@ a session and plain values, reports its phases to `on_phase`, and returns a data
 
 from __future__ import annotations
 
+from ..errors import JobError
 from .archives import read_archive
 from .archiving import ArchiveResult, archive
 from .compaction import CompactionResult, compact
-from .errors import JobError
 from .lags import LagResult, lag
 from .replaying import ReplayResult, replay
 from .statistics import StatsResult, message_stats, stats

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from ..errors import JobError
 from ..schema import CORRUPT_RECORD, ddl
-from .errors import JobError
 from .manifest import ArchivedFile, ArchivedQueue, Kind, Manifest, Manifests
 from .storage import open_storage
 

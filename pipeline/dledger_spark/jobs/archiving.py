@@ -7,14 +7,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from ..errors import DataLossError
+from ..errors import DataLossError, JobError
 from ..offsets import Queue
 from ..options import BadRecords
 from ..plans import Cluster
 from ..schema import CORRUPT_RECORD
 from ..streaming import proportional_shares
 from .archives import COLUMNS, DAY, Archive, check_rows
-from .errors import JobError
 from .inputs import (
     OnPhase,
     bad_records_option,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from dledger_client import ClientError, SyncAdmin
 from dledger_remoting.topics import is_system_group
 
+from ..errors import JobError
 from ..signing import client_credentials, client_tls
-from .errors import JobError
 from .inputs import OnPhase, silent, topic_list
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from ..errors import JobError
 from ..offsets import Queue
-from .errors import JobError
 from .storage import Storage
 
 FORMAT: Final = 1

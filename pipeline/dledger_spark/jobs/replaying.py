@@ -13,11 +13,11 @@ from dledger_client import ClientError, NoRouteError, SyncAdmin
 from dledger_remoting.properties import RESERVED_NAMES
 
 from .. import register
+from ..errors import JobError
 from ..options import BadRecords
 from ..schema import CORRUPT_RECORD, SOURCE_TOPIC
 from ..signing import client_credentials, client_tls
 from .archives import read_archive
-from .errors import JobError
 from .inputs import (
     OnPhase,
     bad_records_option,

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from ..errors import RefusedError, SourceError
+from ..errors import JobError, RefusedError, SourceError
 from ..nodes import NameServers
 from ..options import ReadOptions
 from ..pins import pin as pinned
 from ..pins import release_pin
 from ..plans import READ_PLAN, Cluster, Cut, GroupPlan, parse_plan
 from ..wire import Connection
-from .errors import JobError
 from .inputs import OnPhase, checked_options, silent
 from .log_checks import (
     BEHIND,

@@ -10,7 +10,6 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Final
@@ -24,6 +23,8 @@ from dledger_remoting.queue_locks import LockNumberHeader
 from dledger_sim.brokers.connection import BROKER_GROUP, Answer, SimConnection
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
+from dledger_sim.seen.history import Operation
+from dledger_sim.seen.locks import Owners
 
 BELIEF_S: Final = 31.0
 """Time for which a member believes in a lock, in seconds.
@@ -52,48 +53,36 @@ def share_in(group: SimGroup, share: float) -> float:
     return max(share, BUSY_SHARE) if group.settings.call_cost_s else share
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """Belief of a member that it may work on a queue until a simulated time."""
-
-    member: str
-    until: float
-
-
 class LockJudge:
-    """Judge that knows which member believes in which queue."""
+    """Judge of the locks that members were granted, by the check that chaos runs have, too (`dledger_sim.seen.locks`).
 
-    def __init__(self, counts: Counter[str]) -> None:
+    Members believe in a lock for `belief_s` from the request on.
+    """
+
+    def __init__(self, counts: Counter[str], belief_s: float = BELIEF_S) -> None:
         self._counts = counts
-        self._beliefs: dict[int, Belief] = {}
+        self._owners = Owners(_ns(belief_s))
         self._last_owners: dict[int, str] = {}
+        self._operations = itertools.count()
 
-    def granted(self, member: str, queue_id: int, now: float, until: float) -> None:
-        """Check a queue that was granted to a member, which believes in it from now on."""
-        known = self._beliefs.get(queue_id)
-        if known is not None and known.member == member:
-            until = max(until, known.until)
-        elif known is not None:
-            require(
-                known.until <= now,
-                "one member of a group at a time has the lock of a queue",
-                queue=queue_id,
-                member=member,
-                other=known.member,
-                for_s=known.until - now,
-            )
+    def granted(self, member: str, queue_id: int, now: float, sent_at: float) -> None:
+        """Check a queue that was granted to a member, which asked for it at `sent_at`."""
+        before = self._owners.owner(str(queue_id))
+        wrong = self._owners.grant(self._make_operation("lock", member, queue_id, sent_at, now))
+        require(not wrong, "one member of a group at a time has the lock of a queue", found=wrong)
         if self._last_owners.get(queue_id, member) != member:
             self._counts["lock changed hands"] += 1
-            self._counts["lock taken when a belief was over"] += known is not None and known.member != member
+            self._counts["lock taken when a belief was over"] += before is not None and before != member
         self._last_owners[queue_id] = member
-        self._beliefs[queue_id] = Belief(member, until)
         self._counts["lock granted"] += 1
 
-    def ended(self, member: str, queue_id: int) -> None:
+    def ended(self, member: str, queue_id: int, now: float) -> None:
         """Note that a member unlocks a queue, or is dead."""
-        known = self._beliefs.get(queue_id)
-        if known is not None and known.member == member:
-            del self._beliefs[queue_id]
+        self._owners.unlock(self._make_operation("unlock", member, queue_id, now, now))
+
+    def _make_operation(self, f: str, member: str, queue_id: int, sent_at: float, now: float) -> Operation:
+        number, queue = next(self._operations), str(queue_id)
+        return Operation(number, "locks", member, f, queue, None, "ok", _ns(sent_at), _ns(now))
 
     def last_owner(self, queue_id: int) -> str | None:
         """Return the member that was granted a queue last."""
@@ -103,7 +92,7 @@ class LockJudge:
 class Locker:
     """Ordered consumer. After its death it comes back with another client id.
 
-    It believes in a lock, and does everything else, for `share` of the usual time. Every second consumer numbers its
+    It does everything for `share` of the usual time. Every second consumer numbers its
     requests as our client does. The others do not, as stock clients.
     """
 
@@ -162,14 +151,14 @@ class Locker:
             if answer is None or answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 self._drop_connection()
             return
-        now, until = self._group.scheduler.now, sent_at + BELIEF_S * self._share
+        now = self._group.scheduler.now
         for queue in json.loads(answer.body)["lockOKMQSet"]:
-            self._judge.granted(self.name, queue["queueId"], now, until)
+            self._judge.granted(self.name, queue["queueId"], now, sent_at)
 
     def _unlock(self, queue_id: int) -> None:
         """Unlock a queue. Grants for requests that were sent earlier count no more."""
         self._epoch += 1
-        self._judge.ended(self.name, queue_id)
+        self._judge.ended(self.name, queue_id, self._group.scheduler.now)
         self._call(
             RequestCode.UNLOCK_BATCH_MQ,
             self._make_body([queue_id]),
@@ -190,7 +179,7 @@ class Locker:
     def _forget_all(self) -> None:
         self._epoch += 1
         for queue_id in QUEUES:
-            self._judge.ended(self.name, queue_id)
+            self._judge.ended(self.name, queue_id, self._group.scheduler.now)
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
@@ -240,11 +229,13 @@ class Lockers:
         self._number = number
         self._share = share
         self._judge = LockJudge(counts)
+        self._counts = counts
         self._members: list[Locker] = []
 
     def begin(self, group: SimGroup) -> None:
         """Start the consumers."""
         self._share = share_in(group, self._share)
+        self._judge = LockJudge(self._counts, BELIEF_S * self._share)
         self._members = [self._make_member(group, number) for number in range(self._number)]
         for member in self._members:
             member.begin()
@@ -269,3 +260,7 @@ class Lockers:
 
 def _ignore_answer(_answer: Answer | None) -> None:
     """Ignore an answer."""
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -17,7 +17,7 @@ from dledger_remoting.properties import CORRELATION_ID, REPLY_TO_CLIENT, format_
 from dledger_sim.brokers.clients import Client
 from dledger_sim.brokers.connection import Answer, SimConnection
 from dledger_sim.brokers.message_bodies import encode_body, operation_of
-from dledger_sim.brokers.reply_judge import Asked, ReplyJudge
+from dledger_sim.brokers.reply_history import Asked
 from dledger_sim.brokers.workload import Workload
 from dledger_sim.log.group import SimGroup
 from dledger_sim.log.invariants import require
@@ -94,7 +94,7 @@ class Requester(Client):
             self.pause()
 
         if self.call(code, ext, done, body=body):
-            workload.replies.ask(asked)
+            workload.replies.ask(asked, workload.group.scheduler.now)
         else:
             workload.not_sent([operation])
             self.pause()
@@ -105,7 +105,7 @@ class Requester(Client):
         require(command.code == code, "a requester receives replies", found=command.code)
         properties = parse_properties(decode_ext(PushReplyHeader, command.ext).properties or "")
         asked = Asked(self.name, properties.get(CORRELATION_ID, ""))
-        self.workload.replies.arrived(asked, operation_of(command.body))
+        self.workload.replies.arrived(asked, operation_of(command.body), self.workload.group.scheduler.now)
         if self.random.random() >= DEAF_SHARE:
             connection.respond(command)
 
@@ -127,11 +127,11 @@ class Replier(Client):
 
     def reply(self, asked: Asked, then: Callable[[], None], timeout_s: float | None = None) -> bool:
         """Send a reply, and continue after its answer or time-out. Return False if its node cannot be reached."""
-        workload, judge, number = self.workload, self.workload.replies, self.workload.next_operation()
-        judge.sent(asked, number)
+        workload, number = self.workload, self.workload.next_operation()
+        workload.replies.sent(asked, number, self.name, workload.group.scheduler.now)
 
         def done(answer: Answer | None) -> None:
-            _judge_answer(judge, number, answer)
+            _note_answer(workload, number, answer)
             then()
 
         code, body = RequestCode.SEND_REPLY_MESSAGE_V2, encode_body(number, self.random.randint(0, 300))
@@ -139,15 +139,16 @@ class Replier(Client):
         return self.call(code, ext, done, body=body, timeout_s=timeout_s)
 
 
-def _judge_answer(judge: ReplyJudge, number: int, answer: Answer | None) -> None:
-    """Judge the answer to a replier: the reply has arrived, it has not and will not, or the outcome is unknown."""
+def _note_answer(workload: Workload, number: int, answer: Answer | None) -> None:
+    """Note the answer to a replier: the reply has arrived, it has not and will not, or the outcome is unknown."""
     if answer is None:
         return
+    now = workload.group.scheduler.now
     is_direct = answer.seen is not None and not answer.seen.passed_on
     if answer.code == ResponseCode.SUCCESS:
-        judge.heard(number, is_direct=is_direct)
+        workload.replies.heard(number, now, is_direct=is_direct)
     elif is_direct and answer.ext.get("outcome") != "unknown":
-        judge.refused(number, answer.code)
+        workload.replies.refused(number, answer.code, now)
 
 
 def reply_fields(asked: Asked, topic: str) -> dict[str, str]:
@@ -177,7 +178,7 @@ def check_replied(group: SimGroup, workload: Workload) -> None:
     for number, (here, there) in enumerate((here, there) for here in names for there in names):
         requester = _LastRequester(workload, FIRST_OF_THE_LAST + 2 * number)
         replier = _LastReplier(workload, FIRST_OF_THE_LAST + 2 * number + 1)
-        workload.replies.ask(requester.asked)
+        workload.replies.ask(requester.asked, group.scheduler.now)
         until = group.scheduler.now + PATIENCE_S
         while not requester.has_reply:
             require(group.scheduler.now < until, "a healed group forwards replies", requester=here, replier=there)

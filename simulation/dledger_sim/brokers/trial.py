@@ -191,6 +191,7 @@ class BrokerTrial:
         check_come_again(group, self.workload.truth.pops)
         if self.workload.settings.requesters:
             check_replied(group, self.workload)
+            self.workload.replies.check(group.scheduler.now)
         Judge(self.workload, group).judge()
         if self.workload.brokers.write_aliases:
             check_node_loss(group, self.workload)

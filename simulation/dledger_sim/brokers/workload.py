@@ -20,7 +20,7 @@ from dledger_sim.brokers.message_bodies import encode_body, operation_of, positi
 from dledger_sim.brokers.pop_judge import PopJudge
 from dledger_sim.brokers.pulls import PullJudge
 from dledger_sim.brokers.questions import QuestionJudge
-from dledger_sim.brokers.reply_judge import ReplyJudge
+from dledger_sim.brokers.reply_history import ReplyHistory
 from dledger_sim.brokers.service import BrokerSettings
 from dledger_sim.brokers.stock_sends import StockSends
 from dledger_sim.brokers.truth import Truth
@@ -115,7 +115,7 @@ class Workload:
         self.questions = QuestionJudge(self.truth)
         self._pulls = PullJudge(self.truth)
         self.pops = PopJudge(self.truth.pops, self.counts)
-        self.replies = ReplyJudge(self.counts)
+        self.replies = ReplyHistory(self.counts)
         self.stock = StockSends()
         self.decided: dict[int, int] = {}
         """End that was decided for each transaction, by operation. Any producer of the group may be asked for it."""

@@ -14,8 +14,7 @@ from common_breaks import (
 )
 
 from dledger.core.messages import VoteReply, VoteRequest
-from dledger.engines.pysyncobj import engine, following, leading, library, outbox
-from dledger.engines.pysyncobj.kind import PYSYNCOBJ
+from dledger.engines.pysyncobj import PYSYNCOBJ, engine, following, leading, library, outbox
 from dledger.errors import ContradictionError
 from dledger.types import HardState, ReplicaId, Role
 from dledger_base.invariants import InvariantError

@@ -15,8 +15,8 @@ from stock_pysyncobj import Stock
 from dledger.consensus.effects import AppendEntries, SaveHardState, Truncate
 from dledger.consensus.peers import Mode
 from dledger.core.messages import Append, AppendReply, Heartbeat, HeartbeatReply
+from dledger.engines.pysyncobj import PYSYNCOBJ
 from dledger.engines.pysyncobj.journal import LogJournal
-from dledger.engines.pysyncobj.kind import PYSYNCOBJ
 from dledger.types import EntryMeta, Membership
 from dledger_sim.engine_group import Envelope, entries, replica
 from dledger_sim.engine_suite.groups import brings_entries, group_of, led_by_a

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from dledger.consensus.engine import EngineStart, KnownLog, RaftSettings
-from dledger.engines.pysyncobj.kind import PYSYNCOBJ
+from dledger.engines.pysyncobj import PYSYNCOBJ
 from dledger.types import HardState, Membership
 from dledger_sim.engine_group import replica
 from dledger_sim.engine_suite import MEMBERSHIP_PROMISES, PROMISES, TRANSFER_PROMISES

@@ -8,8 +8,8 @@ import pytest
 from dledger.consensus.engine import EngineKind
 from dledger.engines import named
 from dledger.engines.named import NATIVE, engine_named
+from dledger.engines.pysyncobj import PYSYNCOBJ
 from dledger.engines.pysyncobj.engine import PySyncObjEngine
-from dledger.engines.pysyncobj.kind import PYSYNCOBJ
 from dledger.errors import ConfigError, CorruptionError
 from dledger.store.disk import OsDisk
 from dledger.store.identity import read_identity, write_identity

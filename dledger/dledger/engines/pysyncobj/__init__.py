@@ -12,3 +12,14 @@ replica, in `leading` for the leader.
 
 Start reading in `engine`.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger.consensus.engine import EngineKind
+from dledger.core.messages import CODEC
+from dledger.engines.pysyncobj.engine import PySyncObjEngine
+from dledger.types import PYSYNCOBJ_ENGINE
+
+PYSYNCOBJ: Final = EngineKind(PYSYNCOBJ_ENGINE, PySyncObjEngine, CODEC)

@@ -11,7 +11,7 @@ from typing import Final, cast
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand
 from dledger_sim.brokers.connection import BROKER_GROUP, Answer, SimConnection
-from dledger_sim.brokers.lockers import BELIEF_S, LOCKED_GROUP, LOCKED_TOPIC, Locker, LockJudge
+from dledger_sim.brokers.lockers import LOCKED_GROUP, LOCKED_TOPIC, Locker, LockJudge
 from dledger_sim.brokers.schedules.brokers import Brokers
 from dledger_sim.brokers.service import SimBroker
 
@@ -222,7 +222,7 @@ def ask_for_it(
 
     def answered(answer: Answer | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS and json.loads(answer.body)["lockOKMQSet"]:
-            judge.granted(member, 0, brokers.scheduler.now, sent_at + BELIEF_S)
+            judge.granted(member, 0, brokers.scheduler.now, sent_at)
 
     request = RemotingCommand(RequestCode.LOCK_BATCH_MQ, ext=ext or {}, body=body(member))
     connection.call(request, patience_s, answered)
