@@ -226,9 +226,10 @@ def test_the_page_lists_every_fault_of_the_chaos_rig_with_its_twins() -> None:
     assert twins | only_here == set(DRAWS)
 
 
-def test_a_leader_with_a_full_disk_accepts_its_own_trims(group: SimGroup, leader: SimNode) -> None:
-    """Trims bring space back. All other writes are refused."""
-    replica, numbers = leader.life.replica, count(1)
+def fill_all_disks(group: SimGroup, leader: SimNode) -> None:
+    """Fill the disk of every node, and write until the leader refuses."""
+    replica = leader.replica
+    numbers = count(1)
 
     def write(entries: int) -> None:
         for number in islice(numbers, entries):
@@ -241,8 +242,24 @@ def test_a_leader_with_a_full_disk_accepts_its_own_trims(group: SimGroup, leader
         node.disk.fill_up(0)
     with pytest.raises(LogFullError):
         write(1_000)
+
+
+def test_a_leader_with_a_full_disk_accepts_its_own_trims(group: SimGroup, leader: SimNode) -> None:
+    """Trims bring space back. All other writes are refused."""
+    replica = leader.replica
+    fill_all_disks(group, leader)
     position = max(meta.position for meta in replica.store.snapshots.list())
     assert position > replica.store.first_position
     assert replica.propose_trim(position)
     run(group, 2.0)
     assert all(node.life.replica.store.first_position >= position for node in group.running if node.life is not None)
+
+
+def test_a_group_whose_disks_are_all_full_elects_another_leader(group: SimGroup, leader: SimNode) -> None:
+    """The no-op of a new leader takes the space that is kept back, at the leader and at its follower."""
+    fill_all_disks(group, leader)
+    group.kill(leader.name)
+    run(group, 5.0)
+    assert group.leader is not None
+    assert group.leader is not leader
+    assert group.leader.replica.is_ready

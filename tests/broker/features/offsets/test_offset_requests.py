@@ -135,15 +135,19 @@ def test_a_pull_that_waits_for_a_confirmation_commits_only_once(broker: ServedBr
 
 
 def test_answers_that_must_not_be_stale_wait_for_a_majority(broker: ServedBroker, client: Consumer) -> None:
+    queue = {"topic": "T1", "queueId": "0"}
     opaques = [
         client.send(RequestCode.QUERY_CONSUMER_OFFSET, offset_ext()),
-        client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T1", "queueId": "0"}),
+        client.send(RequestCode.GET_MAX_OFFSET, queue),
+        client.send(RequestCode.GET_MIN_OFFSET, queue),
+        client.send(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": "1"}),
+        client.send(RequestCode.GET_EARLIEST_MSG_STORETIME, queue),
         client.send(RequestCode.GET_TOPIC_CONFIG, {"topic": "Unknown"}),
         client.send(RequestCode.PULL_MESSAGE, {"topic": "Unknown"}),
     ]
-    assert [client.has_answer(opaque) for opaque in opaques] == [False, False, False, True]
+    assert [client.has_answer(opaque) for opaque in opaques] == [False] * 6 + [True]
     broker.settle()
-    assert [client.answered(opaque).code for opaque in opaques] == [0, 0, 17, 1]
+    assert [client.answered(opaque).code for opaque in opaques] == [0, 0, 0, 0, 0, 17, 1]
 
 
 # ---- a commit that took a longer way
