@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from dledger.replica.flush_bound import BOUND_BYTES, BOUND_S, FlushBound
+from dledger.replica.flush_bound import FlushBound
 from dledger.types import EntryMeta, Membership, ReplicaId
 from tests.dledger.fake_driver import FakeDriver
 
 A, B, C = (ReplicaId(name, name) for name in "abc")
 ENTRY_BYTES = 1 << 20
+BOUND_S, BOUND_BYTES = 0.1, 16 << 20
+"""Promised bounds, which the product's constants must keep to."""
 
 
 def chain(index: int) -> int:

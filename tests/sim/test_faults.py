@@ -227,21 +227,21 @@ def test_the_page_lists_every_fault_of_the_chaos_rig_with_its_twins() -> None:
 
 
 def fill_all_disks(group: SimGroup, leader: SimNode) -> None:
-    """Fill the disk of every node, and write until the leader refuses."""
+    """Fill the disk of every node, and write until the leader refuses even a small unit."""
     replica = leader.replica
     numbers = count(1)
 
-    def write(entries: int) -> None:
+    def write(entries: int, padding: int, pause_s: float) -> None:
         for number in islice(numbers, entries):
-            unit = encode_unit(1, number, 3_000)
+            unit = encode_unit(1, number, padding)
             replica.stage(len(unit), lambda _, unit=unit: (unit,), b"", None)  # type: ignore[misc]
-            run(group, 0.02)
+            run(group, pause_s)
 
-    write(100)
+    write(100, 3_000, 0.02)
     for node in group.nodes.values():
         node.disk.fill_up(0)
     with pytest.raises(LogFullError):
-        write(1_000)
+        write(100_000, 0, 0.005)
 
 
 def test_a_leader_with_a_full_disk_accepts_its_own_trims(group: SimGroup, leader: SimNode) -> None:
