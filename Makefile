@@ -12,6 +12,7 @@
 #   CASES=5000000 make fuzz-native   so many mutated inputs
 #   MINUTES=3 make chaos          faults for so long; CHAOS="--seed 7 --faults power,disk" for more options
 #   RUNS=20 make proof-chaos      so many runs of 5 minutes, each with other faults
+#   make slips NAME=forward-timeout   one slip; PROMISE=power-loss: all that break it; SAMPLE=10: so many
 #   BASE=NAME@sha256:DIGEST make image
 #   UPGRADE=yes make lock         the newest versions for the image, instead of those it has
 
@@ -37,10 +38,11 @@ UPGRADE ?=
 CASES ?=
 BASE ?=
 SEED ?=
-NAME ?=
-PROMISE ?=
-SAMPLE ?=
-JOBS ?=
+# These do not come from the environment, where other programs use such names.
+NAME    =
+PROMISE =
+SAMPLE  =
+JOBS    =
 
 BIN     := .venv/bin
 RUNTIME := .venv/.installed-runtime

@@ -37,8 +37,8 @@ class Change:
 def change_of(root: Path, slip: Slip) -> Change:
     """Return the change that a slip makes to a tree.
 
-    Raises `MovedError` if its function is in one other module of the same package, and `AnchorError` if the function or
-    the text is not there, stands there more than once, or is changed into code that is no Python.
+    Raises `MovedError` if its function is in one other module of the same package. Raises `AnchorError` if the function
+    or the text is not there once, or if the changed code is no Python.
     """
     module, _, name = slip.where.partition(":")
     path = _module_path(root, module)

@@ -34,9 +34,11 @@ SLIPS_HEAD = """# What each promise was broken by
 `make fix` writes this page from the table in `docs/promises/`. A *clause* is some words of a
 [promise](../promises.md), with the one check that fails without them. A *slip* is a change of a few lines in the
 product that breaks the clause. `make slips` puts each slip into a copy of the tree, and runs only the check of its
-clause. That check must fail with the assertion that the table names. *Known bugs* are the mutants of the
-[simulator](simulator.md#known-bugs), the [explorer](explorer.md), the pipeline, the client library and the
-[chaos rig](known-bugs.md). `make slips` runs them as well, but those of the chaos rig only by name.
+clause. That check must fail with the assertion that the table names.
+
+Known bugs are the mutants of the [simulator](simulator.md#known-bugs), the [explorer](explorer.md), the pipeline, the
+client library and the [chaos rig](known-bugs.md). `make slips` runs them as well, but those of the chaos rig only by
+name.
 [Contributing](../../CONTRIBUTING.md#a-promise-and-its-slips) tells how to add a clause and a slip.
 
 """
@@ -94,9 +96,10 @@ def _counts(table: Table) -> str:
     bugs = {name for names in table.mutants.values() for name in names}
     only_bugs = sum(not one.clauses and any(table.mutants_of(one.name)) for one in promises)
     return (
-        f"Of {len(promises)} rows, {split} are split into clauses so far: {len(clauses)} clauses, {with_slips} of them"
-        f" with slips ({slips}).\n{whole} rows are whole: each of their words belongs to a clause with a slip."
-        f" {len(bugs)} known bugs break promises, too;\n{only_bugs} rows have no clause yet, but known bugs.\n"
+        f"The tables have {len(promises)} rows. So far {split} of them are split into {len(clauses)} clauses, of which"
+        f" {with_slips} have slips ({slips}).\nEach word of {whole} rows belongs to a clause with a slip."
+        f" Promises are also broken by {len(bugs)} known bugs.\nAnother {only_bugs} rows have known bugs, and no clause"
+        " yet.\n"
     )
 
 

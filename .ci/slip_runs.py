@@ -161,7 +161,7 @@ def _catch(failure: dict[str, object], slip: Slip) -> str:
         return ""
     if told := next((statement for statement in statements if wanted in statement), ""):
         return told
-    return next((one["message"][:160] for one in kinds if wanted in one["message"]), "")
+    return wanted if any(wanted in one["message"] for one in kinds) else ""
 
 
 def _failed_text(failures: Sequence[dict[str, object]]) -> str:

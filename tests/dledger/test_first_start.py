@@ -2,11 +2,14 @@
 
 import errno
 import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dledger.config import ReplicaConfig
-from dledger.errors import LostDirectoryError, StorageError
+from dledger.errors import IdentityError, LostDirectoryError, StorageError
 from dledger.replica.start.boot import accept_loss
 from dledger.replica.start.opening import STARTED, Opened, lost_directory_identity, open_directory, set_aside
 from dledger.store.disk import File, OsDisk
@@ -82,6 +85,32 @@ def test_a_founder_whose_first_start_was_cut_short_is_still_a_voter(tmp_path, li
     assert opened.hard_state == HardState()
     assert not opened.notes
     assert not (tmp_path / "aside-0").exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cluster": "c2"},
+        {"group": "g2"},
+        {"node_id": "n1", "peers": frozenset({"n1"})},
+        {"segment_bytes": 2 * SEGMENT_BYTES},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_start_in_the_directory_of_another_node_is_refused_and_changes_nothing(
+    tmp_path: Path, disk: OsDisk, other: dict[str, Any]
+) -> None:
+    start(disk)
+    (tmp_path / "identity.copy.json").write_bytes(b"rotten")  # a start of its own node would write it anew
+    before = content(tmp_path)
+    with pytest.raises(IdentityError):
+        open_directory(disk, replace(CONFIG, **other), mint, bootstrap=True)
+    assert content(tmp_path) == before
+
+
+def content(directory: Path) -> dict[Path, bytes]:
+    """Return the bytes of all files below a directory."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_a_late_bootstrap_founds_nothing_and_says_so(disk):

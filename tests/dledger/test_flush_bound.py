@@ -11,6 +11,8 @@ from tests.dledger.fake_driver import FakeDriver
 
 A, B, C = (ReplicaId(name, name) for name in "abc")
 ENTRY_BYTES = 1 << 20
+BOUND_S, BOUND_BYTES = 0.1, 16 << 20
+"""Promised bounds, which the product's constants must keep to."""
 
 
 def chain(index: int) -> int:

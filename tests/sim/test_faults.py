@@ -1,6 +1,7 @@
 """Simulated faults do what they say. Every fault of the chaos rig has a simulated twin, or a reason why not."""
 
 import re
+from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 from random import Random
@@ -8,7 +9,9 @@ from random import Random
 import pytest
 
 from dledger.errors import LogFullError
-from dledger.types import Lane
+from dledger.store.log import LogStore
+from dledger.store.space import Need
+from dledger.types import EntryMeta, Lane
 from dledger_chaos.faults import KINDS as CHAOS_KINDS
 from dledger_sim.log.campaign import judge
 from dledger_sim.log.cases import Case, strike_of
@@ -228,7 +231,7 @@ def test_the_page_lists_every_fault_of_the_chaos_rig_with_its_twins() -> None:
 
 def test_a_leader_with_a_full_disk_accepts_its_own_trims(group: SimGroup, leader: SimNode) -> None:
     """Trims bring space back. All other writes are refused."""
-    replica, numbers = leader.life.replica, count(1)
+    replica, numbers = leader.replica, count(1)
 
     def write(entries: int) -> None:
         for number in islice(numbers, entries):
@@ -246,3 +249,24 @@ def test_a_leader_with_a_full_disk_accepts_its_own_trims(group: SimGroup, leader
     assert replica.propose_trim(position)
     run(group, 2.0)
     assert all(node.life.replica.store.first_position >= position for node in group.running if node.life is not None)
+
+
+def test_a_group_with_nothing_but_its_reserve_elects_another_leader(
+    group: SimGroup, leader: SimNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first entry of a new leader takes the space that is kept back, at the leader and at its follower."""
+    claim = LogStore.claim
+
+    def claim_reserve(log: LogStore, metas: Sequence[EntryMeta], *, privileged: bool = False) -> bool:
+        return privileged and claim(log, metas, privileged=True)
+
+    def find_nothing(_log: LogStore, _need: Need) -> None:
+        raise LogFullError("no space")
+
+    monkeypatch.setattr(LogStore, "claim", claim_reserve)
+    monkeypatch.setattr(LogStore, "reserve", find_nothing)
+    group.kill(leader.name)
+    run(group, 5.0)
+    assert group.leader is not None
+    assert group.leader is not leader
+    assert group.leader.replica.is_ready, "its first entry is committed"

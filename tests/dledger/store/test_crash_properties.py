@@ -14,6 +14,7 @@ from store_model import SEGMENT_BYTES, LoggedModel, failing_after, synced_log
 
 from dledger.errors import StorageError
 from dledger.format import HEADER_BYTES
+from dledger.store.pages import PAGE_BYTES
 from dledger.store.sync import SyncTicket
 from dledger.testing.disk import SimDisk
 from dledger.types import EntryKind
@@ -196,6 +197,31 @@ def test_a_hole_ends_the_log_and_entries_behind_the_hole_never_return(seed: int,
     model.forget_from(hole.index)
     model.put(lost)
     model.kill()
+    model.check()
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_entries_behind_a_hole_never_return_at_the_boundary_of_a_page(is_full: bool):
+    """An entry that ends with its page is written without zeros behind it. So the recovery has to remove what follows.
+
+    On a full disk a recovery keeps the space behind the end of the log, and erases it.
+    """
+    model = LoggedModel(SimDisk(random.Random(1)), segment_bytes=1 << 16, reserve_bytes=1 << 14)
+    page = bytes(PAGE_BYTES - HEADER_BYTES)
+    for _ in range(2):
+        model.append(page)
+    model.sync()
+    model.log.sync_mark()
+    for _ in range(3):
+        model.append(page)
+    if is_full:
+        model.sim.fill_up()
+    lost = model.entries[2]
+    model.flip(lost[0].position + 100)
+    assert model.kill().last_index == 1
+    model.forget_from(2)
+    model.put(lost)
+    assert model.kill().last_index == 2
     model.check()
 
 

@@ -7,7 +7,6 @@ import pytest
 from served_broker import ServedBroker
 
 from dledger.errors import BusyError, LogError, LogFullError
-from dledger_broker.features.delay.firing import REPAIR_S
 from dledger_broker.features.delay.table import NOTHING, TIMERS
 from dledger_remoting.codes import ResponseCode
 from dledger_remoting.command import RemotingCommand
@@ -18,6 +17,8 @@ from tests.broker.features.delay.delayed_brokers import open_jobs, pending, reca
 
 DELAYED = "TIMER_DELAY_MS\x015000\x02"
 DELAY_S = 5.0
+REPAIR_S = 30.0
+"""Promised interval in seconds after which a record that cannot be read is tried again."""
 
 
 def begin_to_fire(broker: ServedBroker) -> None:

@@ -1,5 +1,7 @@
 """Delayed messages that are in the way of a trim and cannot be moved: when they are given up, and when they are not."""
 
+from typing import Any
+
 import pytest
 from served_broker import ServedBroker
 
@@ -162,4 +164,23 @@ def test_with_when_full_refuse_a_message_waits_until_the_log_has_room(moving: Mo
     assert moving.counts == (0, 0, 1)
     moving.make_room()
     moving.broker.advance(NEXT_SWEEP_S + LOOK_S)
+    assert moving.counts == (1, 0, 1)
+
+
+def test_a_waiting_message_is_written_again_in_the_room_that_sends_leave(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is so full that the log takes only units that make room."""
+    moving.send()
+    node = moving.broker.memory.node
+    stage = node.stage
+
+    def refuse_others(*arguments: Any, privileged: bool = False, **keywords: Any) -> int:
+        if not privileged:
+            raise LogFullError("the disk is full")
+        return stage(*arguments, privileged=privileged, **keywords)
+
+    monkeypatch.setattr(node, "stage", refuse_others)
+    moving.request(give_up=False)
+    moving.broker.advance(LOOK_S + NEXT_SWEEP_S)
     assert moving.counts == (1, 0, 1)

@@ -46,6 +46,18 @@ def test_a_late_release_from_an_earlier_connection_changes_nothing(anna: Locker)
     assert anna.owner() == "anna"
 
 
+def test_a_late_release_of_an_earlier_connection_never_ends_the_lock_of_a_later_connection(anna: Locker) -> None:
+    earlier = anna.elsewhere("n2/1")
+    for client in (earlier, anna):
+        client.lock()
+    for wait_s in (0.0, 35.1):
+        anna.broker.advance(wait_s)
+        earlier.unlock()
+        assert anna.owner() == "anna"
+    anna.unlock()
+    assert anna.owner() is None
+
+
 def test_late_requests_of_an_earlier_connection_do_not_take_the_lock_of_a_later_connection(anna: Locker) -> None:
     earlier = anna.elsewhere("n2/1")
     for client in (anna, earlier):

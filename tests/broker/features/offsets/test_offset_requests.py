@@ -146,6 +146,28 @@ def test_answers_that_must_not_be_stale_wait_for_a_majority(broker: ServedBroker
     assert [client.answered(opaque).code for opaque in opaques] == [0, 0, 17, 1]
 
 
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        (RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "CG"}),
+        (RequestCode.GET_MAX_OFFSET, {}),
+        (RequestCode.GET_MIN_OFFSET, {}),
+        (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"timestamp": "1"}),
+        (RequestCode.GET_EARLIEST_MSG_STORETIME, {}),
+        (RequestCode.GET_TOPIC_CONFIG, {}),
+    ],
+)
+def test_a_leader_that_no_majority_confirms_answers_no_question_that_must_not_be_stale(
+    broker: ServedBroker, client: Consumer, monkeypatch: pytest.MonkeyPatch, code: RequestCode, more: dict[str, str]
+) -> None:
+    waiting: list[Callable[[Exception | None], None]] = []
+    monkeypatch.setattr(broker.memory.node, "read_index", waiting.append)
+    opaque = client.send(code, {"topic": "T1", "queueId": "0", **more})
+    broker.settle()
+    assert not client.has_answer(opaque), "a deposed leader would answer the same"
+    assert len(waiting) == 1
+
+
 # ---- a commit that took a longer way
 
 

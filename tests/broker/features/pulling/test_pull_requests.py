@@ -31,7 +31,6 @@ from dledger_broker.features.pulling.limits import MAX_HELD_BYTES, UNHEARD_S
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.kernel import held_memory
-from dledger_broker.kernel.earlier_logs import PATIENCE_MS
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.command import RemotingCommand, encode_json_header
@@ -461,7 +460,8 @@ async def test_a_node_with_more_log_that_cannot_read_it_sends_no_reader_past_it(
         (0, 5_000, True, False),
         (0, 0, True, False),  # there is no link to it
         (-1, 5_000, True, False),  # it has not told a new leader where its log begins
-        (0, PATIENCE_MS + 1, True, True),
+        (0, 599_000, True, False),  # ten minutes, as promised
+        (0, 601_000, True, True),
         (1, 5_000, True, True),
         (0, 5_000, False, True),
     ],

@@ -489,3 +489,20 @@ def test_a_trim_with_a_refused_command_removes_nothing(monkeypatch: pytest.Monke
     retention.trim()
     broker.env.run_ready()
     assert (broker.log.first_position, retention.is_busy, first_offsets(broker)) == (0, False, [0, 0, 0])
+
+
+def test_a_trim_needs_no_more_space_than_the_log_keeps_back(monkeypatch: pytest.MonkeyPatch):
+    """On a full disk the log refuses all units that are not privileged. A trim that is refused brings no space back."""
+    broker, retention = trimmed_broker()
+    stage = broker.node.stage
+
+    def refuse_others(*arguments, privileged=False, **keywords):
+        if not privileged:
+            raise LogFullError("no space")
+        return stage(*arguments, privileged=privileged, **keywords)
+
+    monkeypatch.setattr(broker.node, "stage", refuse_others)
+    retention.trim()
+    broker.env.run_ready()
+    assert broker.log.first_position == max(broker.log.snapshots), "the log is trimmed"
+    assert first_offsets(broker) == [15, 15, 1]
