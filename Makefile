@@ -135,6 +135,7 @@ check: $(DEV) ## format, lint, types, import contract, documentation, sentences;
 	$(BIN)/python .ci/docs.py
 	$(BIN)/python .ci/sentences.py
 	$(BIN)/python .ci/reference.py
+	$(BIN)/python .ci/metrics.py
 	$(BIN)/python .ci/configuration.py
 	$(BIN)/python .ci/facade.py
 	$(BIN)/python .ci/native_sources.py
@@ -153,6 +154,7 @@ fix: $(DEV) ## format, fix what can be fixed mechanically, write what is made fr
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python .ci/reference.py --write
+	$(BIN)/python .ci/metrics.py --write
 	$(BIN)/python .ci/configuration.py --write
 	$(BIN)/python .ci/facade.py --write
 	$(BIN)/python .ci/native_sources.py --write

@@ -7,6 +7,9 @@ import asyncio
 import json
 import shutil
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -26,6 +29,9 @@ PICTURES = {
     "message": "/messages?topic=orders&by=key&value=order-7",
 }
 ORDERS = 400
+PAYMENTS_AT_ONCE = 20
+RATES_S = 30
+"""Time for which the overview is followed before its picture is taken: its curve has a point each 5 s."""
 
 
 async def fill(namesrv: str) -> None:
@@ -40,6 +46,32 @@ async def fill(namesrv: str) -> None:
                 (await anext(consumer)).ack()
 
 
+@contextmanager
+def traffic(namesrv: str) -> Iterator[None]:
+    """Send and receive payments meanwhile, so that pages of rates have something to show."""
+    ending = threading.Event()
+
+    async def run() -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("payments", queues=4)
+        async with (
+            Producer(namesrv, group="till") as producer,
+            PushConsumer(namesrv, "ledger", "payments", start_from="first") as consumer,
+        ):
+            while not ending.is_set():
+                await asyncio.gather(*(producer.send("payments", b"{}") for _ in range(PAYMENTS_AT_ONCE)))
+                for _ in range(PAYMENTS_AT_ONCE):
+                    (await anext(consumer)).ack()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
 def main() -> int:
     """Write the pictures. Return 1 without a browser."""
     chromium = shutil.which("chromium")
@@ -48,7 +80,8 @@ def main() -> int:
         return 1
     with LocalCluster() as cluster, served(Access(cluster.namesrv)) as address:
         asyncio.run(fill(cluster.namesrv))
-        take(chromium, address)
+        with traffic(cluster.namesrv):
+            take(chromium, address)
     return 0
 
 
@@ -63,6 +96,7 @@ def take(chromium: str, address: str) -> None:
                 page.locator("tbody th a").click()
             else:
                 page.get_by_text("Follows the cluster.").wait_for()
+                page.wait_for_timeout(RATES_S * 1000)
             target = ROOT / "docs" / "guides" / f"console-{name}.png"
             page.screenshot(path=target)
             print(target.relative_to(ROOT))

@@ -53,6 +53,7 @@ os.environ["DLEDGER_CONTEXTS"] = os.devnull
 
 ALLOWED_SKIPS = (
     "chromium is not installed",  # .ci/run reports this too
+    "promtool is not installed",  # .ci/run reports this too
     "the only wheel of rocketmq 0.4.4 is for Linux on x86-64",
     "mounting a small file system takes root",
     "strace is not installed",

@@ -16,6 +16,7 @@ import msgspec
 
 from dledger_base import native_part
 
+from .commands.completing import contexts
 from .commands.completion import is_asked_for
 from .commands.options import is_utf8
 from .contexts import CONTEXT_VARIABLE
@@ -38,6 +39,7 @@ _COMMANDS: Final = {
     "log": "log:log",
     "config": "config:config",
     "context": "context:context",
+    "debug": "debug:debug",
     "spark": "spark:spark",
     "up": "up:up",
     "down": "up:down",
@@ -75,6 +77,7 @@ _SECTIONS: Final = {
             "log",
             "config",
             "context",
+            "debug",
             "spark",
         ),
     ),
@@ -172,6 +175,7 @@ def _convert_os_error(error: OSError) -> AdminError:
     envvar=CONTEXT_VARIABLE,
     show_envvar=True,
     metavar="NAME",
+    shell_complete=contexts,
     help="Cluster in `dledger context list`, for commands that take --namesrv.  [default: the current context]",
 )
 def main(context: str | None) -> None:

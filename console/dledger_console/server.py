@@ -34,6 +34,8 @@ from dledger_client import ClientError, Credentials
 from .binding import CONFIRM_FIELD, TOKEN_FIELD, bind_form, bind_json, bind_query
 from .cluster import SHARED_SECONDS, Cluster
 from .guarding import HEADERS, Names, is_same_origin
+from .interface import PATH as DOCUMENT_PATH
+from .interface import document
 from .live import Streams
 from .pages import AnyChange, AnyLook, Call
 from .problems import MEDIA_TYPE, LoginNeededError, Problem, RefusedRequestError, problem_of
@@ -83,6 +85,7 @@ class Console:
         self._told: OrderedDict[str, str] = OrderedDict()
         """Sentences about changes that were done, by visitor, until the next page shows them."""
         self._static = static_files()
+        self._document = msgspec.json.encode(document(LOOKS, CHANGES, API, TOKEN_HEADER))
         self._pages = Pages({"version": package_version(), "name_servers": cluster.access.name_servers})
         self._streams = Streams()
         self._runner: web.AppRunner | None = None
@@ -139,6 +142,7 @@ class Console:
             web.post("/logout", self._log_out),
             web.get("/static/{name}", self._send_file),
             web.get("/bodies/{offset_id}", self._send_body),
+            web.get(f"{API}{DOCUMENT_PATH}", self._send_document),
         ]
         for look in LOOKS:
             routes.append(web.get(look.path, partial(self._show, look)))
@@ -264,6 +268,9 @@ class Console:
         wanted = bind_query(request, look.wanted)
         answer = await look.answer(await self._call(request), wanted)
         return web.Response(body=msgspec.json.encode(answer), content_type=_JSON)
+
+    async def _send_document(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._document, content_type=_JSON)
 
     async def _stream(self, look: AnyLook, request: web.Request) -> web.StreamResponse:
         wanted = bind_query(request, look.wanted)

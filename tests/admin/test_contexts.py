@@ -96,6 +96,14 @@ def test_the_current_context_counts_unless_another_cluster_is_given(file, asked,
     assert "DLEDGER_CREDENTIALS" not in os.environ
 
 
+def test_the_context_may_stand_behind_the_command(file, asked):
+    dledger("context", "add", "prod", "--namesrv", "a:1")
+    dledger("context", "add", "test", "--namesrv", "b:2")
+    dledger("--context", "prod", "topic", "list", "--context", "test")
+    dledger("topic", "list", "--context", "prod")
+    assert [place for place, _, _ in asked] == ["b:2", "a:1"]
+
+
 def test_the_variable_names_a_context(file, asked, monkeypatch):
     dledger("context", "add", "prod", "--namesrv", "a:1")
     monkeypatch.setenv("DLEDGER_CONTEXT", "prod")

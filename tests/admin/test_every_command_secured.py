@@ -17,6 +17,7 @@ from dledger_remoting.accounts import root_credentials
 DLEDGER = Path(sys.executable).with_name("dledger")
 LOCAL = {
     *("broker", "namesrv", "completion", "demo", "account new-key", "config check", "config show"),
+    *(f"context {name}" for name in ("add", "list", "remove", "show", "use")),
     *("log export", "log inspect", "log verify", "node convert", "node recover", "node rescue"),
     *(f"chaos {name}" for name in ("campaign", "check", "faults", "figures", "mutants", "run", "workloads")),
 }
@@ -30,6 +31,11 @@ STEPS = """
 status --data DATA
 cluster health
 cluster info
+top --once
+bench send --messages 10
+bench consume --messages 10
+bench end-to-end --messages 10
+debug bundle --data DATA --into BUNDLE
 topic create T1
 topic list
 topic describe T1
@@ -154,6 +160,7 @@ def failures(cluster: Cluster, folder: Path, steps: str) -> list[str]:
     cluster.found()
     try:
         words = {"DATA": str(cluster.data), "ACCOUNTS": str(accounts), "MISSING": "00" * 16}
+        words["BUNDLE"] = str(folder / "bundle.tar.gz")
         for line in steps.strip().splitlines():
             command, _, code = line.partition(" : ")
             command, _, text = command.partition(" < ")

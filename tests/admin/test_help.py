@@ -15,7 +15,7 @@ from dledger_admin.cli import main
 
 NOUNS = [
     *("cluster", "node", "topic", "group", "message", "dlq", "pin", "quota", "account", "acl", "log", "config"),
-    *("context", "spark"),
+    *("context", "debug", "spark"),
 ]
 VERBS = ["up", "down", "status", "top", "console", "produce", "consume", "bench", "demo", "chaos"]
 
@@ -83,7 +83,10 @@ def extras() -> set[str]:
     return names | {"toxiproxy", "google"}
 
 
-@pytest.mark.parametrize("words", [(), ("chaos",), ("chaos", "run"), ("spark", "lag"), ("up",)])
+@pytest.mark.parametrize(
+    "words",
+    [(), ("chaos",), ("chaos", "run"), ("spark", "lag"), ("up",), ("top",), ("bench", "send"), ("debug", "bundle")],
+)
 def test_help_needs_no_extra(words):
     done = run_without_extras(*words, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -117,3 +120,9 @@ def test_help_and_version_print_the_same_as_word_and_as_option(word: str) -> Non
     told = [CliRunner().invoke(main, [argument], prog_name="dledger") for argument in (word, f"--{word}")]
     assert [one.exit_code for one in told] == [0, 0]
     assert told[0].output == told[1].output
+
+
+def test_a_benchmark_needs_no_extra():
+    done = run_without_extras("bench", "send", "--namesrv", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: no name server at 127.0.0.1:1")

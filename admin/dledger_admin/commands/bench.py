@@ -35,7 +35,7 @@ _COMMON: Final = (
     click.option(
         "--messages",
         type=click.IntRange(min=1),
-        help=f"Number of messages.  [default: {DEFAULT_MESSAGES:,}, or as many as --seconds allow]",
+        help=f"Number of messages.  [default: {DEFAULT_MESSAGES:,}; as many as --seconds allow, or as --topic has]",
     ),
     click.option("--seconds", type=FiniteFloat(min=0.1), metavar="S", help="Stop after this time."),
     click.option(
@@ -75,7 +75,7 @@ def _with_options(*options: Callable[..., Callable[..., None]]) -> Callable[...,
 @bench.command()
 @_with_options(*_COMMON, *_LOAD)
 @click.pass_context
-def send(ctx: click.Context, namesrv: str, output: str, **plan: object) -> None:
+def send(ctx: click.Context, /, namesrv: str, output: str, **plan: object) -> None:
     """Measure sends: how many a second, and how long each request takes until a majority has stored it."""
     _measure(ctx, namesrv, output, "send", plan)
 
@@ -83,7 +83,7 @@ def send(ctx: click.Context, namesrv: str, output: str, **plan: object) -> None:
 @bench.command()
 @_with_options(*_COMMON)
 @click.pass_context
-def consume(ctx: click.Context, namesrv: str, output: str, **plan: object) -> None:
+def consume(ctx: click.Context, /, namesrv: str, output: str, **plan: object) -> None:
     """Measure reads of messages that are there. No offset is committed.
 
     In a topic of its own the messages are stored first, which is not measured. With --topic it reads from the first
@@ -95,7 +95,7 @@ def consume(ctx: click.Context, namesrv: str, output: str, **plan: object) -> No
 @bench.command("end-to-end")
 @_with_options(*_COMMON, *_LOAD)
 @click.pass_context
-def end_to_end(ctx: click.Context, namesrv: str, output: str, **plan: object) -> None:
+def end_to_end(ctx: click.Context, /, namesrv: str, output: str, **plan: object) -> None:
     """Measure the way of each message: from its send until a reader beside it has the message.
 
     Give --rate: without it the messages wait for each other in the client.
@@ -105,7 +105,8 @@ def end_to_end(ctx: click.Context, namesrv: str, output: str, **plan: object) ->
 
 def _measure(ctx: click.Context, namesrv: str, output: str, kind: Kind, options: dict[str, object]) -> None:
     size, topic = options.pop("size"), options.pop("topic") or ""
-    if options["messages"] is None and options["seconds"] is None:
+    reads_all = kind == "consume" and topic
+    if options["messages"] is None and options["seconds"] is None and not reads_all:
         options["messages"] = DEFAULT_MESSAGES
     plan = Plan(kind=kind, body_bytes=size, topic=topic, **options)  # type: ignore[arg-type]  # click has checked them
     access = command_access(namesrv)

@@ -21,6 +21,8 @@ from dledger_client.cluster.nameservers import parse_addresses
 
 from ..cluster.lifecycle import services
 from ..cluster.manifest import require_manifest
+from ..contexts import load
+from ..errors import AdminError
 from .signing import signing
 
 SECONDS: Final = 1.0
@@ -54,6 +56,14 @@ def broker_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Return the broker groups that begin with `incomplete`."""
     del param
     return _complete_from_cluster(ctx, incomplete, lambda admin: admin.broker_groups())
+
+
+def contexts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the contexts that begin with `incomplete`."""
+    del ctx, param
+    with suppress(AdminError):
+        return _filter_by_prefix(load().contexts, incomplete)
+    return []
 
 
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

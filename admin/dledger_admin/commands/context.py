@@ -12,6 +12,7 @@ from ..contexts import Context, Contexts, contexts_file, load, require_name, sav
 from ..errors import AdminError, WrongUsageError
 from ..help import HelpGroup
 from ..output import columns, emit, output_option
+from . import completing
 from .options import NAMESRV_VARIABLE, AbsolutePath, NameServers
 
 
@@ -55,12 +56,7 @@ class ContextName(click.ParamType):  # type: ignore[type-arg]  # older versions,
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the contexts that begin with `incomplete`, none if the file cannot be read."""
-        del ctx, param
-        try:
-            names = sorted(load().contexts)
-        except AdminError:
-            return []
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in completing.contexts(ctx, param, incomplete)]
 
 
 @click.group(cls=HelpGroup)

@@ -21,13 +21,16 @@ from ..cluster.layout import DEFAULT_NAMESRV_PORT, HOST
 from ..cluster.starting import START_TIMEOUT_S
 from ..contexts import load
 from ..errors import WrongUsageError
-from .completing import broker_groups
+from .completing import broker_groups, contexts
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 DATA_VARIABLE: Final = "DLEDGER_DATA"
 NAMESRV_VARIABLE: Final = "DLEDGER_NAMESRV"
 """Variables of the environment that stand in for `--data` and `--namesrv` wherever a command takes these."""
+
+_NAMED_CONTEXT: Final = "dledger.context"
+"""Key of the name of a context, in `click.Context.meta`."""
 
 LEAST_MS: Final = 10**11
 """Minimum number that counts as a time in ms, a moment in 1973. Smaller numbers are dates, seconds or offsets."""
@@ -119,8 +122,18 @@ def data_option(command: Command) -> Command:
 def namesrv_option(command: Command) -> Command:
     """Add `--namesrv HOST:PORT[;HOST:PORT...]`, as parameter `namesrv`; `DLEDGER_NAMESRV` stands in for it.
 
-    A context stands in for it, too: see `choose_cluster`.
+    A context stands in for it, too: see `choose_cluster`. `--context` may also stand behind the command's name; help
+    shows it once, as an option of `dledger`.
     """
+    context_option = click.option(
+        "--context",
+        expose_value=False,
+        hidden=True,
+        is_eager=True,
+        metavar="NAME",
+        shell_complete=contexts,
+        callback=_note_context,
+    )
     return click.option(
         "--namesrv",
         default=f"{HOST}:{DEFAULT_NAMESRV_PORT}",
@@ -131,7 +144,13 @@ def namesrv_option(command: Command) -> Command:
         metavar="HOST:PORT",
         help="Name servers, separated by semicolons.",
         callback=choose_cluster,
-    )(command)
+    )(context_option(command))
+
+
+def _note_context(ctx: click.Context, param: click.Parameter, name: str | None) -> None:
+    del param
+    if name:
+        ctx.meta[_NAMED_CONTEXT] = name
 
 
 def choose_cluster(ctx: click.Context, param: click.Parameter, namesrv: str | None) -> str | None:
@@ -144,7 +163,7 @@ def choose_cluster(ctx: click.Context, param: click.Parameter, namesrv: str | No
     Raises `WrongUsageError` if `--context` and `--namesrv` both say where the cluster is, `AdminError` for a context
     that is not there.
     """
-    named = ctx.find_root().params.get("context")
+    named = ctx.meta.get(_NAMED_CONTEXT) or ctx.find_root().params.get("context")
     source = ctx.get_parameter_source(str(param.name))
     if named:
         if source is ParameterSource.COMMANDLINE:

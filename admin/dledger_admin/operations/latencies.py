@@ -53,8 +53,8 @@ class Histogram:
     def summary(self) -> Latencies:
         """Return the percentiles and the bars of what was counted."""
         mean_ms = self._sum_us / self._total / 1000 if self._total else 0.0
-        shares = [self._percentile_ms(share) for share in (0.5, 0.9, 0.99, 0.999)]
-        return Latencies(self._total, mean_ms, *shares, self._max_us / 1000, self._bars())
+        p50, p90, p99, p999 = (self._percentile_ms(share) for share in (0.5, 0.9, 0.99, 0.999))
+        return Latencies(self._total, mean_ms, p50, p90, p99, p999, self._max_us / 1000, self._bars())
 
     def _percentile_ms(self, share: float) -> float:
         """Return the upper edge of the bucket in which this share of the latencies is reached."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from aiohttp import web
 
-from dledger_proxy.openapi import JSON, Operation
+from dledger_base.openapi import JSON, Operation
 from dledger_remoting.ids import UniqueKeyGenerator
 
 from .backend import Backend, Caller

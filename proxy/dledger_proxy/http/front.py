@@ -21,10 +21,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from dledger_base.http import ComplaintFilter
+from dledger_base.openapi import Operation
 from dledger_base.telling import Telling
 from dledger_base.tls import TlsContext
 from dledger_client import ClientError
-from dledger_proxy.openapi import Operation
 from dledger_remoting.ids import UniqueKeyGenerator
 
 from . import looking, operations, receiving, sending, tailing

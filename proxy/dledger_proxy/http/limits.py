@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from dledger_proxy.openapi import Operation
+from dledger_base.openapi import Operation
 
 from . import operations
 from .accounts import Guesses

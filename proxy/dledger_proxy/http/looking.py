@@ -6,7 +6,7 @@ from functools import cache
 
 from aiohttp import web
 
-from dledger_proxy.openapi import JSON, document
+from dledger_base.openapi import JSON, document
 
 from .backend import queue_name
 from .bodies import (

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from dledger_base.extras import package_version
-from dledger_proxy.openapi import Header, Interface, Operation
+from dledger_base.openapi import Header, Interface, Operation
 
 from . import bodies
 

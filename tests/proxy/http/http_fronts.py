@@ -15,13 +15,13 @@ from prometheus_client import CollectorRegistry
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
+from dledger_base.openapi import document
 from dledger_client import Credentials, Message, MessageQueue, QueueStatus, ReceivedMessage, SendResult
 from dledger_proxy.http import HttpFront, HttpKeys
 from dledger_proxy.http.backend import Caller as Sender
 from dledger_proxy.http.backend import Subscription, TailBatch, TailRequest
 from dledger_proxy.http.handles import Cursor, Receipt
 from dledger_proxy.http.operations import INTERFACE
-from dledger_proxy.openapi import document
 from dledger_remoting.pop import CheckPoint, Retry
 from dledger_remoting.properties import POP_CHECK_POINT
 

@@ -27,10 +27,11 @@ _IN_PATH = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header that an operation reads, always an optional text."""
+    """A header that an operation reads, always a text."""
 
     name: str
     description: str
+    is_required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,10 @@ class Operation:
 
     name         its name, unique in the interface
     path         its path; names in braces are texts, which `Interface.in_path` describes
-    parameters   struct of the query, and `body`, type of the request's body; None without one
+    parameters   struct of the query, and `body`, type of the request's body; None without one. Fields of the struct
+                 that are names in the path belong to the path
     answer       type of the answer's body, or of the JSON in each event of a stream
+    other_answer type of another body that the answer may have; None if there is no other
     media_type   form of the answer
     problems     statuses that it answers with a problem
     """
@@ -53,6 +56,7 @@ class Operation:
     parameters: type[msgspec.Struct] | None = None
     body: Any = None
     answer: Any = None
+    other_answer: Any = None
     media_type: str = JSON
     headers: Sequence[Header] = ()
     problems: Sequence[int] = ()
@@ -77,7 +81,9 @@ class Interface:
 def document(interface: Interface) -> Json:
     """Return the document of an interface, ready to be encoded."""
     schemas, components = _schemas_of(interface)
-    query_names = {operation.parameters.__name__ for operation in interface.operations if operation.parameters}
+    query_names = {
+        _name_in(schemas[id(operation.parameters)]) for operation in interface.operations if operation.parameters
+    }
     paths: dict[str, Json] = {}
     for operation in interface.operations:
         entry = _entry_of(operation, interface, schemas, components)
@@ -98,7 +104,8 @@ def _schemas_of(interface: Interface) -> tuple[Mapping[int, Json], Mapping[str, 
     """Return the schema of each type of the interface, by the type's identity, and the schemas that these refer to."""
     types: dict[int, Any] = {id(interface.problem): interface.problem}
     for operation in interface.operations:
-        types.update((id(kind), kind) for kind in (operation.parameters, operation.body, operation.answer) if kind)
+        kinds = (operation.parameters, operation.body, operation.answer, operation.other_answer)
+        types.update((id(kind), kind) for kind in kinds if kind)
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=_REFERENCE)
     return dict(zip(types, schemas, strict=True)), components
 
@@ -111,9 +118,15 @@ def _entry_of(
         entry["description"] = operation.description
     parameters = [
         *_path_parameters(operation, interface.in_path),
-        *_query_parameters(operation, components),
+        *_query_parameters(operation, schemas, components),
         *(
-            {"name": header.name, "in": "header", "description": header.description, "schema": {"type": "string"}}
+            {
+                "name": header.name,
+                "in": "header",
+                "description": header.description,
+                "schema": {"type": "string"},
+                **({"required": True} if header.is_required else {}),
+            }
             for header in operation.headers
         ),
     ]
@@ -136,12 +149,22 @@ def _path_parameters(operation: Operation, meanings: Mapping[str, str]) -> Itera
         }
 
 
-def _query_parameters(operation: Operation, components: Mapping[str, Json]) -> Iterable[Json]:
+def _query_parameters(
+    operation: Operation, schemas: Mapping[int, Json], components: Mapping[str, Json]
+) -> Iterable[Json]:
     if operation.parameters is None:
         return
-    component = components[operation.parameters.__name__]
+    component = components[_name_in(schemas[id(operation.parameters)])]
+    in_path = _IN_PATH.findall(operation.path)
     for name, schema in component["properties"].items():
+        if name in in_path:
+            continue
         yield {"name": name, "in": "query", "required": name in component["required"], "schema": _not_null(schema)}
+
+
+def _name_in(schema: Json) -> str:
+    """Return the name of the component that a schema refers to. Structs of the same name have longer ones."""
+    return str(schema["$ref"]).removeprefix(_REFERENCE.format(name=""))
 
 
 def _not_null(schema: Json) -> Json:
@@ -155,7 +178,10 @@ def _not_null(schema: Json) -> Json:
 def _responses(operation: Operation, schemas: Mapping[int, Json], problem: Json) -> Json:
     success: Json = {"description": "success"}
     if operation.answer is not None:
-        success["content"] = {operation.media_type: {"schema": schemas[id(operation.answer)]}}
+        schema = schemas[id(operation.answer)]
+        if operation.other_answer is not None:
+            schema = {"anyOf": [schema, schemas[id(operation.other_answer)]]}
+        success["content"] = {operation.media_type: {"schema": schema}}
     responses: Json = {"200": success}
     for status in sorted(operation.problems):
         responses[str(int(status))] = {
