@@ -21,6 +21,8 @@ from dledger_client import SubscriptionGroupConfig, SyncAdmin, SyncProducer
 
 NUMBERS = count()
 SECONDS = 30.0
+MAX_BATCH = 32
+"""Maximum number of messages that a push consumer is given at once."""
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "grpc.md"
 
 
@@ -238,6 +240,7 @@ def test_a_push_consumer_gets_what_other_clients_send_and_operators_see_it(
 @having("push")
 @pytest.mark.long
 def test_sends_and_deliveries_go_on_when_a_leader_is_killed(grpc_client, proxies, quick_group, typed_topic):
+    """A leader may die between a pop and its answer: then the lease hides these messages until their client ends."""
     topic, group = typed_topic("NORMAL"), group_name()
     client = grpc_client(proxies[0].address)
     client.call("push", name=group, group=group, topic=topic)
@@ -250,7 +253,17 @@ def test_sends_and_deliveries_go_on_when_a_leader_is_killed(grpc_client, proxies
     finally:
         quick_group.restart(killed)
     client.call("stop_streams")
-    client.wait_for(lambda: set(client.bodies(group)) >= client.acknowledged(), "not all came", timeout=90)
+    try:
+        client.wait_for(lambda: set(client.bodies(group)) >= client.acknowledged(), "not all came", timeout=SECONDS)
+    except StockClientError:
+        assert len(client.acknowledged() - set(client.bodies(group))) <= MAX_BATCH
+        client.call("stop", name=group)
+        client.call("push", name="next", group=group, topic=topic)
+        client.wait_for(
+            lambda: {*client.bodies(group), *client.bodies("next")} >= client.acknowledged(),
+            "not all came",
+            timeout=6 * SECONDS,
+        )
     stored = [message.body.decode() for message in stored_messages(quick_group, topic)]
     assert set(stored) == client.acknowledged()
 

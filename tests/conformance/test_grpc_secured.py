@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import MakeClient
@@ -40,6 +41,7 @@ def secured(folder: Path) -> Iterator[LocalCluster]:
     """Start a cluster with TLS and access control, with a topic that one account may use."""
     own, trusted = issue_tls(folder)
     of_nodes, namesrv, of_namesrv = GUARDED.partition("[namesrv]\n")
+    of_nodes += 'spoken_utc_offsets = "+08:00"\n'
     with LocalCluster(nodes=1, config=f"{own}{trusted}{of_nodes}{namesrv}{own}{of_namesrv}") as cluster:
         tls = Tls(folder / "ca.pem")
         make_accounts(cluster.namesrv, tls)
@@ -81,12 +83,20 @@ def trusting(authority: Path) -> dict[str, str]:
 
 
 def bodies_stored(secured: LocalCluster, folder: Path) -> list[str]:
-    """Return the bodies of all messages of the topic."""
-    tls = Tls(folder / "ca.pem")
-    with SyncPullConsumer(secured.namesrv, "checker", credentials=ROOT_ACCOUNT, tls=tls) as consumer:
-        consumer.assign(consumer.queues(TOPIC))
+    """Return the bodies of all messages of the topic, up to the end of each queue."""
+    access: dict[str, Any] = {"credentials": ROOT_ACCOUNT, "tls": Tls(folder / "ca.pem")}
+    bodies: list[str] = []
+    with (
+        SyncAdmin(secured.namesrv, **access) as admin,
+        SyncPullConsumer(secured.namesrv, "checker", **access) as consumer,
+    ):
+        queues = consumer.queues(TOPIC)
+        ends = {queue: admin.end_offset(queue) for queue in queues}
+        consumer.assign(queues)
         consumer.seek_to_begin()
-        return [message.body.decode() for message in consumer.poll(1000, timeout=5.0)]
+        while any(consumer.positions[queue] < end for queue, end in ends.items()):
+            bodies += [message.body.decode() for message in consumer.poll(1000, timeout=1.0)]
+    return bodies
 
 
 def receive(client: StockClient, name: str, wanted: str) -> None:
@@ -119,6 +129,16 @@ def test_a_client_that_signs_sends_and_receives_over_tls(
     if pushes:
         wanted = {body, f"half of {body}"}
         client.wait_for(lambda: set(client.bodies("push")) >= wanted, "not all came", timeout=SECONDS)
+
+
+def test_a_client_may_sign_the_local_time_of_a_configured_time_zone(
+    grpc_client: MakeClient, proxy: RunningProxy, folder: Path, secured: LocalCluster
+) -> None:
+    """Java's, Go's and Python's clients sign it as if it were UTC."""
+    body = f"from Shanghai {next(NUMBERS)}"
+    client = grpc_client(proxy.address, APP, **trusting(folder / "ca.pem"), TZ="Asia/Shanghai")
+    client.call("send", topic=TOPIC, body=body)
+    assert body in bodies_stored(secured, folder)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The tests run the Dockerfile's lines on the context that `.dockerignore` leaves.
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -195,5 +196,8 @@ def test_health_check_of_the_image_asks_a_server_without_further_settings(
             check = [*image.command("HEALTHCHECK"), str(server.pid)]
             done = subprocess.run(check, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stdout, done.stderr) == (0, "healthy\n", "")
+            server.send_signal(signal.SIGSTOP)
+            done = subprocess.run(check, capture_output=True, text=True, check=False)
+            assert (done.returncode, "does not answer on 127.0.0.1" in done.stdout) == (1, True)
         finally:
             server.kill()
