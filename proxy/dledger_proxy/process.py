@@ -193,6 +193,7 @@ class Proxy:
             backends,
             self.clients,
             self._questions.on_result,
+            self._pops.settle,
             max_body_bytes=config.max_message_bytes,
             checks_types=config.check_message_types,
         )

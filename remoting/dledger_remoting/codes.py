@@ -217,6 +217,8 @@ class RequestCode(IntEnum):
     """Tells a leader that the client is gone whose requests the sending node passed on over this channel. No header."""
     LEASE_HEARD = 20020
     """Tells a leader that a client with a lease has sent another node a heartbeat, or left: `LeaseHeardHeader`."""
+    CONFIRM_LEASE = 20021
+    """Begins a lease of popped messages, because they have reached their client: `ConfirmLeaseHeader`."""
     LIST_LEADER_CHANGES = 20030
     """Asks a node which leaders it has seen since its start, with reasons: no header; the answer's body is
     `LeaderChanges`.

@@ -23,6 +23,13 @@ LEASE_FIELD: Final = "dledgerLease"
 "true". A broker that does not know the field hides the messages for `invisible_time`, and does not answer with the
 field.
 """
+CONFIRMS_FIELD: Final = "dledgerConfirms"
+"""Ext field of a pop under a lease. "true" means that the lease is to begin only with a confirmation (20021).
+
+Until then the messages are hidden for 30 s at most, whatever their client does. `LEASE_FIELD` of the answer is then
+`UNCONFIRMED`. A group that does not know confirmations begins the lease at once, and answers "true".
+"""
+UNCONFIRMED: Final = "unconfirmed"
 
 
 class PopHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -93,6 +100,19 @@ class LeaseHeardHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     owner: str
     has_left: bool = False
+
+
+class ConfirmLeaseHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Begins the lease of popped messages, because they have reached the client that they are for (20021).
+
+    `invisible_time` is the length of the lease in ms, as for the pop. `deliveries` are as of `pop.deliveries_info`.
+    """
+
+    consumer_group: str
+    topic: str
+    client_id: str
+    invisible_time: Int64
+    deliveries: str
 
 
 class PeekHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -128,6 +128,18 @@ def _number(field: str, limit: int) -> int:
     return int(field)
 
 
+def _parse_rows(field: str, last: str, text: str) -> list[tuple[Retry, int, int]]:
+    """Return the rows of a field. `last` is what the third number of a row is. Raises `InvalidParameter`."""
+    rows: list[tuple[Retry, int, int]] = []
+    for row in filter(None, text.split(";")):
+        try:
+            retry, queue_id, number = row.split(" ")
+            rows.append((Retry(retry), _number(queue_id, MAX_INT32), _number(number, MAX_INT64)))
+        except ValueError:
+            raise InvalidParameter(f"{field} {row[:200]!r}, expected 'retry queue {last}'") from None
+    return rows
+
+
 def start_offset_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
     """Return the text of (retry, queue id, start offset) rows."""
     return ";".join(f"{retry} {queue_id} {start}" for retry, queue_id, start in rows)
@@ -135,14 +147,17 @@ def start_offset_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
 
 def parse_start_offset_info(text: str) -> list[tuple[Retry, int, int]]:
     """Return the rows of a `startOffsetInfo`. Raises `InvalidParameter`."""
-    rows: list[tuple[Retry, int, int]] = []
-    for row in filter(None, text.split(";")):
-        try:
-            retry, queue_id, start = row.split(" ")
-            rows.append((Retry(retry), _number(queue_id, MAX_INT32), _number(start, MAX_INT64)))
-        except ValueError:
-            raise InvalidParameter(f"startOffsetInfo {row[:200]!r}, expected 'retry queue start'") from None
-    return rows
+    return _parse_rows("startOffsetInfo", "start", text)
+
+
+def deliveries_info(rows: Iterable[tuple[Retry, int, int]]) -> str:
+    """Return the text of (retry, queue id, pop time) rows, which name deliveries of a topic to a group."""
+    return start_offset_info(rows)
+
+
+def parse_deliveries_info(text: str) -> list[tuple[Retry, int, int]]:
+    """Return the rows of a `deliveries`. Raises `InvalidParameter`."""
+    return _parse_rows("deliveries", "pop time", text)
 
 
 def message_offset_info(rows: Iterable[tuple[Retry, int, Sequence[int]]]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dledger.replica.storing.flush_bound import BOUND_BYTES, BOUND_S, FlushBound
+from dledger.replica.storing.flush_bound import FlushBound
 from dledger.types import EntryMeta, Membership, ReplicaId
 from tests.dledger.fake_driver import FakeDriver
 

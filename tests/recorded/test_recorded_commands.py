@@ -7,6 +7,7 @@ from dledger_broker.features import COMMANDS
 from dledger_broker.features.access.table import TurnAccessOff, TurnAccessOn, TurnPeerTlsOn, TurnTlsOff, TurnTlsOn
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
+from dledger_broker.features.confirmations.commands import ConfirmLease, DeliveryRow
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -117,6 +118,10 @@ EXAMPLES: list[tuple[str, Command]] = [
     (
         "a pop under a lease",
         LeasedPop(Pop("CG", 1_700_000_000_000, 60_000, (PopRow("T1", 1 << 40, 3, NO_ROW, 7, (4, 5, 6)),)), "client"),
+    ),
+    (
+        "deliveries that come under a lease",
+        ConfirmLease("client", "CG", 1_700_000_060_000, 60_000, (DeliveryRow("T1", 1 << 40, 3, 1_700_000_000_000),)),
     ),
     ("leases", RenewLeases((RenewedLease("client", 1_700_000_060_000, 60_000), RenewedLease("gone", 1, 0)))),
     ("an account that speaks for others", PutSpeaker(PutAccount("proxy", "key:c2VjcmV0", custom=(SPEAK,)))),

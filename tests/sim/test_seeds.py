@@ -94,7 +94,10 @@ HAPPENINGS = {
         "popped message acknowledged", "popped message came again", "popped message dead",
         "popped message hidden anew", "popped message shown again", "log trimmed",
     ),
-    "leases": ("delivery leased", "lease renewed", "lease ended by its client", "leased message came again"),
+    "leases": (
+        "delivery leased", "delivery leased when confirmed", "lease renewed", "lease ended by its client",
+        "leased message came again", "message lost with its proxy",
+    ),
     "assignments": ("mode set", "modes told", "queues assigned", "topic deleted", "group deleted"),
     "resets": ("group reset", "queue reset", "told of a reset", "reset seen", "late commit refused"),
     "quotas": (

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Final
 
 from dledger_client import Admin, ClientError
-from dledger_client.connection import split_address
+from dledger_client.cluster.connection import split_address
 
 from ..health.groups import group_views
 from ..health.judge import judge

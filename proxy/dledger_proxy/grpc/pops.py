@@ -24,7 +24,9 @@ from dledger_remoting.command import RemotingCommand
 from dledger_remoting.errors import RemotingError
 from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    CONFIRMS_FIELD,
     LEASE_FIELD,
+    UNCONFIRMED,
     UNTAKEN_FIELD,
     AckHeader,
     ChangeInvisibleHeader,
@@ -35,6 +37,7 @@ from dledger_remoting.headers_pop import (
 from dledger_remoting.pop import CheckPoint, pop_retry_topic
 
 from ..backends import Backends
+from .confirmations import Confirmations, Holder
 
 POLL_SECONDS: Final = 2.0
 """Maximum time in seconds that one request waits at a broker, so that a lost leader is noticed meanwhile."""
@@ -50,6 +53,8 @@ _ANY_QUEUE: Final = -1
 _FROM_END: Final = 1
 _NO_MESSAGE_CODES: Final = frozenset({int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.POLLING_FULL)})
 _NOT_HELD_CODES: Final = frozenset({int(ResponseCode.NO_MESSAGE)})
+_LEASED: Final = frozenset({"true", UNCONFIRMED})
+"""Answers of brokers that know leases."""
 _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 _DEAD_LETTER_LEVEL: Final = -1
 
@@ -76,11 +81,15 @@ class PopQuery(msgspec.Struct, frozen=True):
 
 
 class Popped(msgspec.Struct, frozen=True):
-    """One popped message. `deliveries` counts those before this one."""
+    """One popped message. `deliveries` counts those before this one.
+
+    If it `awaits_confirmation`, its lease begins with `Pops.confirm`.
+    """
 
     message: ReceivedMessage
     point: CheckPoint
     deliveries: int
+    awaits_confirmation: bool = False
 
 
 class Pops:
@@ -91,13 +100,15 @@ class Pops:
         self._no_leases_until: dict[str, float] = {}
         self._is_stopping = False
         self._background: set[asyncio.Task[None]] = set()
+        self._confirmations = Confirmations(backends, LEASE_MS)
 
     def stop_waiting(self) -> None:
         """Answer pops that wait for messages, at the latest after `POLL_SECONDS`."""
         self._is_stopping = True
 
     async def close(self) -> None:
-        """Wait until messages that nobody wants any more are given back."""
+        """Wait until messages that nobody wants any more are given back, and what has arrived is confirmed."""
+        await self._confirmations.close()
         if self._background:
             await asyncio.wait(self._background, timeout=GIVE_BACK_SECONDS)
 
@@ -126,6 +137,16 @@ class Pops:
         """Give messages back to their group in the background, because their client has not got them."""
         self._give_back(query, messages)
 
+    def confirm(self, query: PopQuery, messages: Sequence[Popped]) -> None:
+        """Begin the lease of messages in the background, because their client has got them."""
+        holder = Holder(query.lease or "", query.broker_group, query.group, query.subscription.topic)
+        points = [one.point for one in messages if one.awaits_confirmation]
+        self._confirmations.arrived(holder, points, query.ext)
+
+    async def settle(self, client_id: str) -> None:
+        """Wait until the leases of a client have begun, because it is about to end."""
+        await self._confirmations.settle(client_id)
+
     async def ack(self, group: str, topic: str, point: CheckPoint, ext: Mapping[str, str], deadline: float) -> bool:
         """Acknowledge a message. False if its invisible time is over, or it was acknowledged before."""
         stored = pop_retry_topic(group, topic, point.retry)
@@ -137,6 +158,7 @@ class Pops:
             deadline=deadline,
             accept=_NOT_HELD_CODES,
         )
+        self._confirmations.done(group, topic, point)
         return answer.code == ResponseCode.SUCCESS
 
     async def hide(
@@ -152,6 +174,7 @@ class Pops:
             deadline=deadline,
             accept=_NOT_HELD_CODES,
         )
+        self._confirmations.done(group, topic, point)
         if answer.code != ResponseCode.SUCCESS:
             return None
         try:
@@ -208,10 +231,11 @@ class Pops:
         def give_back_late(answer: RemotingCommand) -> None:
             self._give_back(query, self._decode(answer, query))
 
+        leasing = {} if lease is None else {LEASE_FIELD: lease, CONFIRMS_FIELD: "true"}
         answer = await self._backends.ask(
             query.broker_group,
             RequestCode.POP_MESSAGE,
-            {**encode_ext(header), **query.ext, **({} if lease is None else {LEASE_FIELD: lease})},
+            {**encode_ext(header), **query.ext, **leasing},
             deadline=self._backends.deadline() + poll_seconds,
             accept=_NO_MESSAGE_CODES if lease is None else _NO_MESSAGE_CODES | {_BUSY},
             on_late=give_back_late,
@@ -220,7 +244,7 @@ class Pops:
             if "lease" in (answer.remark or ""):
                 self._no_leases_until[query.broker_group] = loop.time() + LEASE_RETRY_SECONDS
             return None
-        if answer.code == ResponseCode.SUCCESS and lease is not None and answer.ext.get(LEASE_FIELD) != "true":
+        if answer.code == ResponseCode.SUCCESS and lease is not None and answer.ext.get(LEASE_FIELD) not in _LEASED:
             self._no_leases_until[query.broker_group] = loop.time() + LEASE_RETRY_SECONDS
         return self._wanted(self._decode(answer, query), query)
 
@@ -240,7 +264,7 @@ class Pops:
             point = check_point_of(message)
             of_queue = counts.get(f"{point.retry} {point.queue_id}", message.reconsume_times)
             deliveries = counts.get(f"{point.retry} qo{point.queue_id}%{point.queue_offset}", of_queue)
-            popped.append(Popped(message, point, deliveries))
+            popped.append(Popped(message, point, deliveries, answer.ext.get(LEASE_FIELD) == UNCONFIRMED))
         return popped
 
     def _wanted(self, popped: Sequence[Popped], query: PopQuery) -> list[Popped]:

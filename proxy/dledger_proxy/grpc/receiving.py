@@ -1,13 +1,14 @@
 """Requests of consumers: ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
 
 All are pops and what follows them, so any number of clients share a group. A push consumer's messages (`auto_renew`)
-are leased: brokers hide them while heartbeats of that client come, through whichever proxy.
+are leased: brokers hide them while heartbeats of that client come, through whichever proxy. The lease begins once the
+messages have reached the client (`confirmations`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from dledger_client.cluster.surroundings import wall_ms
@@ -42,9 +43,13 @@ class Receiving:
         self._pops = pops
 
     async def receive(
-        self, caller: Caller, request: pb.ReceiveMessageRequest
+        self, caller: Caller, request: pb.ReceiveMessageRequest, reaches: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[pb.ReceiveMessageResponse]:
-        """Yield a status, the messages, and the time of their delivery."""
+        """Yield a status, the messages, and the time of their delivery.
+
+        `reaches` is called after that, for messages whose lease begins with their arrival. It ends the answer, and
+        returns whether the client has received all of it.
+        """
         queue = request.message_queue
         topic, group = topic_name(queue.topic), group_name(request.group)
         if not 1 <= request.batch_size <= MAX_POP_MESSAGES:
@@ -82,6 +87,8 @@ class Receiving:
                 yield pb.ReceiveMessageResponse(message=_delivery(queue.topic, group, topic, one))
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(wall_ms()))
             is_handed_out = True
+            if any(one.awaits_confirmation for one in popped) and await reaches():
+                self._pops.confirm(query, popped)
         finally:
             # A client drops the messages of an answer that does not end, and no lease must keep them hidden.
             if not is_handed_out:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
@@ -39,7 +40,7 @@ from .routes import Routes
 from .sending import Sending
 from .telemetry import Telemetry
 from .transactions import Transactions
-from .transport import MESSAGE_TIMEOUT_S
+from .transport import MESSAGE_TIMEOUT_S, has_received
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 SLOW_SECONDS: Final = 1.0
@@ -136,7 +137,7 @@ class Service:
             caller = caller_of(stream, began)
             self._require_room_to_poll()
             with self._counters.polling():
-                await self._give_out(stream, self._receiving.receive(caller, request))
+                await self._give_out(stream, self._receiving.receive(caller, request, partial(_end, stream)))
         except (Refusal, ClientError, RemotingError) as error:
             refusal = self._refusal("ReceiveMessage", stream, error)
             self._counters.answers["ReceiveMessage", pb.Code.Name(refusal.code)] += 1
@@ -202,6 +203,12 @@ class Service:
                 pb.TOO_MANY_REQUESTS,
                 f"{self._max_requests} requests wait for messages at this proxy, its limit: try later",
             )
+
+
+async def _end(stream: Stream[Any, Any]) -> bool:
+    """End an answer. Returns whether its client has received all of it."""
+    await stream.send_trailing_metadata()
+    return await has_received(stream)
 
 
 async def _read(stream: Stream[Any, Any]) -> Any:  # noqa: ANN401 - a message of the type that the request has

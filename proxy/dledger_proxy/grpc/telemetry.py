@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from grpclib.server import Stream
@@ -31,13 +31,14 @@ TelemetryStream = Stream[pb.TelemetryCommand, pb.TelemetryCommand]
 
 
 class Telemetry:
-    """Serves streams. `on_result` is called with the results of commands."""
+    """Serves streams. `on_result` is called with the results of commands, and `settle` before a client is forgotten."""
 
     def __init__(
         self,
         backends: Backends,
         clients: Clients,
         on_result: Callable[[Caller, pb.TelemetryCommand], None],
+        settle: Callable[[str], Awaitable[None]],
         *,
         max_body_bytes: int,
         checks_types: bool,
@@ -45,6 +46,7 @@ class Telemetry:
         self._backends = backends
         self._clients = clients
         self._on_result = on_result
+        self._settle_leases = settle
         self._max_body_bytes = max_body_bytes
         self._checks_types = checks_types
 
@@ -75,6 +77,7 @@ class Telemetry:
         self, caller: Caller, _request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
         """Forget a client that ends. Messages that it holds come again soon."""
+        await self._settle_leases(caller.client_id)
         self._clients.leave(caller.client_id)
         return pb.NotifyClientTerminationResponse(status=ok())
 

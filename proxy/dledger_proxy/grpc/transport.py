@@ -7,6 +7,7 @@
 - A connection has at most `MAX_STREAMS` requests at a time, and may reset `MAX_RESETS` requests in all.
 - A connection is not read while its client leaves answers unread, and is closed if that lasts.
 - Pings find connections whose other side is gone. Frames of unknown kinds are ignored, as HTTP/2 demands.
+- A ping behind an answer tells whether the client has received the answer: pings are answered in their order.
 - `drain` tells the client to send further requests over another connection.
 
 grpclib's names that are used here without being documented are listed in a test.
@@ -17,18 +18,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from grpclib.config import Configuration
 from grpclib.const import Status
 from grpclib.encoding.base import GRPC_CONTENT_TYPE
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol, Stream
+from grpclib.server import Stream as ServerStream
 from grpclib.utils import Wrapper
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import Event, RequestReceived, StreamReset
+from h2.events import Event, PingAckReceived, RequestReceived, StreamReset
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
@@ -51,6 +53,9 @@ KEEPALIVE_S: Final = 60.0
 PING_TIMEOUT_S: Final = 20.0
 """Time limit in seconds for the answer to a ping."""
 _PREFIX_BYTES: Final = 5
+_OWN_PING: Final = b"\xff"
+"""First byte of pings that ask what has arrived. grpclib's begin with a 0, because they are times."""
+_PING_BYTES: Final = 8
 _DEFAULT_WINDOW_BYTES: Final = 65_535
 _CONFIGURATION: Final = Configuration(
     _keepalive_time=KEEPALIVE_S,
@@ -131,11 +136,45 @@ class _BoundedConnection(Connection):
 
     limits: Limits
 
+    def __init__(self, connection: H2Connection, transport: asyncio.Transport, *, config: Configuration) -> None:
+        super().__init__(connection, transport, config=config)
+        self._pings = 0
+        self._pinging: dict[bytes, asyncio.Future[None]] = {}
+        """Pings that are not answered yet, by their data, in the order in which they were sent."""
+
+    async def has_received(self) -> bool:
+        """Return whether the client receives, within `PING_TIMEOUT_S`, all that was written to it until now."""
+        self._pings += 1
+        data = _OWN_PING + self._pings.to_bytes(_PING_BYTES - len(_OWN_PING))
+        answered = self._pinging[data] = asyncio.get_running_loop().create_future()
+        try:
+            self._connection.ping(data)
+            self.flush()
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await answered
+        except (TimeoutError, ProtocolError):
+            return False
+        finally:
+            self._pinging.pop(data, None)
+        return True
+
+    def on_ping_answered(self, data: bytes) -> None:
+        """Note the answer to a ping."""
+        answered = self._pinging.get(data)
+        if answered is not None and not answered.done():
+            answered.set_result(None)
+
     def create_stream(self, *, stream_id: int | None = None, wrapper: Wrapper | None = None) -> Stream:
         """Return a new request."""
         stream = _BoundedStream(self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper)
         stream.limits = self.limits
         return stream
+
+
+async def has_received(stream: ServerStream[Any, Any]) -> bool:
+    """Return whether the client of a request has received all that was written to it. False also after a while."""
+    connection = stream._stream.connection  # noqa: SLF001 - grpclib shows it nowhere else
+    return isinstance(connection, _BoundedConnection) and await connection.has_received()
 
 
 class _Requests(EventsProcessor):
@@ -161,6 +200,7 @@ class BoundedProtocol(H2Protocol):
         self._limits = limits
         self._opened = opened
         self._h2: H2Connection
+        self.connection: _BoundedConnection
         self._transport: asyncio.Transport
         self._last_stream = 0
         self._resets = 0
@@ -251,6 +291,8 @@ class BoundedProtocol(H2Protocol):
                 self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
                 return
             self._last_stream = event.stream_id
+        elif isinstance(event, PingAckReceived) and event.ping_data is not None:
+            self.connection.on_ping_answered(event.ping_data)
         elif isinstance(event, StreamReset) and event.remote_reset:
             self._resets += 1
             if self._resets > MAX_RESETS:

@@ -128,13 +128,20 @@ class TimeJudge:
         )
 
     def _judge_group_time(self, life: Life, machine: BrokerMachine, time_ms: int) -> None:
-        """Check the group time of a leader."""
+        """Check the group time of a leader.
+
+        The leader carries each voter's clock on by its own monotonic clock, from the moment at which it was told:
+
+        1. A leader has been told the clocks of a majority.
+        2. Its calls take time, so its monotonic clock runs ahead of the wall clocks, by `BUSY_S` at most.
+        3. Until the next answers, it takes the others' clocks to be ahead by as much.
+        """
         membership, now = life.replica.engine.membership, self._scheduler.now
         voters = [str(voter.node_id) for voter in membership.voters]
         right_ms = WALL_EPOCH_MS + int(now * 1000)
         stand = [self._clock_errors[voter]() for voter in voters if voter in self._clock_errors]
         recent = [max([by_ms for _, by_ms in self._recent_errors[voter]], default=0) for voter in voters]
-        shown_ms = right_ms + SLACK_MS + sorted(map(max, zip(stand, recent, strict=True)))[-membership.quorum]
+        shown_ms = right_ms + self._tolerance_ms + sorted(map(max, zip(stand, recent, strict=True)))[-membership.quorum]
         self._majority_errors.append((now, sorted(stand)[-membership.quorum]))
         while len(self._majority_errors) > 1 and self._majority_errors[1][0] <= now - JUMP_BELIEVED_S * (1 - RATE):
             self._majority_errors.popleft()

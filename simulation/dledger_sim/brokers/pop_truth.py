@@ -5,6 +5,7 @@
 - A redelivered message was delivered before and not acknowledged. Its copy is in the entry that ends the delivery.
 - Pops show exactly the messages that they took.
 - A message under a lease is redelivered no earlier than the lease runs out by the last renewal in the log.
+- No lease begins before its client has the messages, if the client confirms what it has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
+from dledger_broker.features.confirmations.commands import ConfirmLease
 from dledger_broker.features.leases.commands import LeasedPop, RenewLeases
 from dledger_broker.features.pop.commands import NO_ROW, Ack, AckRow, Pop, PopRow, ResetPop, Revive, ReviveRow
 from dledger_remoting.topics import DLQ_PREFIX
@@ -22,7 +24,7 @@ from dledger_sim.log.invariants import require
 OPEN: Final = "open"
 ACKED: Final = "acked"
 CLOSED: Final = "closed"
-Seen: TypeAlias = Pop | Ack | Revive | ResetPop | LeasedPop | RenewLeases
+Seen: TypeAlias = Pop | Ack | Revive | ResetPop | LeasedPop | RenewLeases | ConfirmLease
 """Command about popped messages."""
 
 
@@ -72,6 +74,10 @@ class PopTruth:
         """Acknowledged messages, in the same form."""
         self.ack_asked: set[tuple[OffsetKey, int, int]] = set()
         """Messages that a consumer asked to acknowledge, in the same form."""
+        self.confirm_asked: set[tuple[OffsetKey, int]] = set()
+        """Deliveries whose client asked to lease them because it has the messages, as (queue, pop time)."""
+        self.confirming: set[str] = set()
+        """Clients that ask for no lease before they have the messages."""
         self.begun_anew: set[tuple[str, int]] = set()
         """Messages that a group was shown and gets again, even if acknowledged, as (group, operation).
 
@@ -140,9 +146,12 @@ class PopTruth:
         self._latest_ms = latest_ms
         match command:
             case LeasedPop(pop=leased, client=client):
+                require(client not in self.confirming, "no lease begins before its client has it", client=client)
                 self._forget_lease_without_messages(client)
                 self.see(leased, latest_ms)
                 self._lease(leased, client)
+            case ConfirmLease():
+                self._see_confirmation(command)
             case RenewLeases(rows=renewals):
                 for client, until_ms, length_ms in renewals:
                     self._forget_lease_without_messages(client)
@@ -187,6 +196,19 @@ class PopTruth:
                 self._leased[key, pop.pop_time_ms] = client
                 self._leases[client] = max(self._leases.get(client, 0), pop.pop_time_ms + pop.invisible_ms)
                 self._happened["delivery leased"] += 1
+
+    def _see_confirmation(self, command: ConfirmLease) -> None:
+        """Note the deliveries that a client has. Those that are over or leased stay as they are."""
+        self._forget_lease_without_messages(command.client)
+        for topic, created, queue_id, pop_time_ms in command.rows:
+            key = (command.group, topic, queue_id)
+            queue, name = self._queues.get(key), (key, pop_time_ms)
+            require(name in self.confirm_asked, "a consumer confirmed a delivery", delivery=name)
+            if queue is None or queue.created != created or pop_time_ms not in queue.deliveries or name in self._leased:
+                continue
+            self._leased[name] = command.client
+            self._leases[command.client] = max(self._leases.get(command.client, 0), command.until_ms)
+            self._happened["delivery leased when confirmed"] += 1
 
     def _require_lease_over(self, key: OffsetKey, pop_time_ms: int) -> None:
         """Check that messages under a lease are delivered again only when the lease has run out."""

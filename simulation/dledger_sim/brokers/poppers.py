@@ -112,6 +112,9 @@ class Popper(Client):
         _ = key, point, operation
         return False
 
+    def _end_answer(self, topic: str) -> None:
+        """Note that all messages of an answer are handled."""
+
     def _handle_popped(self, topic: str, sent_at: float, answer: Answer | None) -> None:
         if answer is None or answer.code != ResponseCode.SUCCESS:
             if answer is not None:
@@ -137,6 +140,7 @@ class Popper(Client):
             self._handle(_Message(key, point, operation), batch)
         if batch:
             self._acknowledge_all(topic, batch)
+        self._end_answer(topic)
         self._finish_request()
 
     def _handle(self, message: _Message, batch: list[_Message] | None) -> None:

@@ -26,6 +26,7 @@ from dledger.statemachine import CommittedEntry
 from dledger.types import SnapshotMeta
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount
 from dledger_broker.features.assignments.table import Mode, ModeKey, PutRequestMode
+from dledger_broker.features.confirmations.commands import ConfirmLease
 from dledger_broker.features.delay.commands import EndTimers, TimerRows
 from dledger_broker.features.delay.records import DUE_TOPICS
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -325,7 +326,7 @@ class Truth:
                     self.expected.pins.pop(name, None)
             case TimerRows() | EndTimers():
                 self.due.see_command(command, may_forget=self._may_forget())
-            case Pop() | Ack() | Revive() | ResetPop() | LeasedPop() | RenewLeases():
+            case Pop() | Ack() | Revive() | ResetPop() | LeasedPop() | RenewLeases() | ConfirmLease():
                 self.pops.see(command, WALL_EPOCH_MS + self._latest * 1000)
             case ResetOffsets() | SeeReset():
                 self.resets.see(command, entry.index, self._moment)

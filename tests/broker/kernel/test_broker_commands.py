@@ -10,6 +10,7 @@ from dledger_broker.features import COMMANDS
 from dledger_broker.features.access.table import TurnAccessOff, TurnAccessOn, TurnPeerTlsOn, TurnTlsOff, TurnTlsOn
 from dledger_broker.features.accounts.table import DeleteAccount, PutAccount, PutWhiteList, Rule
 from dledger_broker.features.assignments.table import PutRequestMode
+from dledger_broker.features.confirmations.commands import ConfirmLease, DeliveryRow
 from dledger_broker.features.delay.commands import AddTimers, CancelTimers, EndTimers, FireTimers, MoveTimers
 from dledger_broker.features.group_identity.table import SetGroupIdentity
 from dledger_broker.features.groups.table import DeleteGroup, PutGroup
@@ -55,6 +56,7 @@ EXAMPLES = [
     Ack((AckRow("g", "orders", 48, 0, 1_700_000_000_000, 0b10, 1_700_000_030_000, 30_000),)),
     Revive((ReviveRow("g", "orders", 48, 0, 1_700_000_000_000, 0b1),)),
     LeasedPop(Pop("g", 1_700_000_000_000, 60_000, (PopRow("orders", 48, 0, 3, 5, (3, 4)),)), "client"),
+    ConfirmLease("client", "CG", 1_700_000_060_000, 60_000, (DeliveryRow("T1", 1 << 40, 3, 1_700_000_000_000),)),
     RenewLeases((RenewedLease("client", 1_700_000_060_000, 60_000), RenewedLease("gone", 1_700_000_000_000, 0))),
     PutSpeaker(PutAccount("proxy", "key:c2VjcmV0", custom=(Rule("Cluster:*", ("Speak",)),))),
     *(ResetPop("g", "orders", 48, 0, 7), PutRequestMode("T1", "CG", True, 3)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 import struct
 from contextlib import suppress
@@ -316,4 +317,5 @@ def test_what_is_used_of_grpclib_without_being_documented_is_there():
     assert {"recv_data", "init_stream"} <= vars(protocol.Stream).keys()
     assert callable(events._DispatchServerEvents)
     assert callable(server.Handler)
+    assert "_stream" in inspect.getsource(server.Stream.__init__)
     assert {"_keepalive_time", "_http2_max_pings_without_data"} <= Configuration.__dataclass_fields__.keys()

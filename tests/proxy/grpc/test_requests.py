@@ -425,7 +425,7 @@ async def test_leased_messages_stay_hidden_while_their_client_lives_and_come_whe
         await holder.receive(topic, group_name, wait_s=0, lease=True)
         await client.send(topic)
         (message,) = await holder.receive(topic, group_name, lease=True)
-        assert message.system_properties.invisible_duration.seconds == 60
+        assert message.system_properties.invisible_duration.seconds == 30
         assert await client.receive(topic, group_name, wait_s=0) == []
         await holder.call("NotifyClientTermination", group=named(group_name))
     (again,) = await client.receive(topic, group_name, wait_s=15)

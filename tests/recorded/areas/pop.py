@@ -12,7 +12,13 @@ ASKED = {**OF_GROUP, "maxMsgNums": "2", "invisibleTime": "60000", "pollTime": "0
 
 
 async def talk(record: Record) -> None:
-    for conversation, what in ((popped, "pops"), (in_order, "pops in order"), (refused, "pops that are refused")):
+    conversations = (
+        (popped, "pops"),
+        (in_order, "pops in order"),
+        (leased_later, "pops whose lease begins later"),
+        (refused, "pops that are refused"),
+    )
+    for conversation, what in conversations:
         await conversation(record.broker(what, group="CG", topic="T1"))
     await not_yet(record.broker("pops before they are active"))
     await elsewhere(record.broker("pops at a node that does not lead"))
@@ -60,6 +66,18 @@ async def in_order(broker: Broker) -> None:
     again = await broker.ask("they again", POP, asked)
     await broker.ask("what follows has to wait", POP, {**asked, "attemptId": "second"})
     await broker.ask("one is done with", ACK, point(again, 0, "999"))
+
+
+async def leased_later(broker: Broker) -> None:
+    await send(broker, 1)
+    answer = await broker.ask("a message", POP, {**ASKED, "dledgerLease": "anna", "dledgerConfirms": "true"})
+    named = {**OF_GROUP, "clientId": "anna", "invisibleTime": "60000"}
+    arrived = {**named, "deliveries": f"0 0 {answer.ext['popTime']}"}
+    await broker.ask("it has arrived", 20021, arrived)
+    await broker.ask("that again, in binary", 20021, arrived, serialize_type=1)
+    await broker.ask("a delivery that is over", 20021, {**named, "deliveries": "0 0 1"})
+    await broker.ask("no delivery", 20021, {**named, "deliveries": ""})
+    await broker.ask("a text that names none", 20021, {**named, "deliveries": "0 0"})
 
 
 async def refused(broker: Broker) -> None:

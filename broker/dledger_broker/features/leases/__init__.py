@@ -7,6 +7,8 @@ heartbeats renew the lease by the length that the pop asked for. Messages come a
 A lease is replicated, so it outlives the connection of the client, the proxy that popped for it, and the leader. Its
 owner is a client id, with the account if there is one: clients of two accounts with one id are two clients.
 
+A lease may begin later than its pop: see the feature `confirmations`.
+
 Start reading at `requests.py`, which gives, renews and ends leases on the leader. `times.py` says how long a lease
 hides a message. `commands.py` and `table.py` have the replicated state. Pops are a feature of their own (`pop`), which
 asks this feature by `Leasing` and `HiddenByLease`.
@@ -35,9 +37,10 @@ def _build(context: Context) -> LeaseRequests:
         context.requests,
         context.parts[ClientRequests],
         pops.revivals.look_again,
+        LeaseTimes(context.machine),
     )
     pops.leasing = leases
-    pops.revivals.dues.leases = LeaseTimes(context.machine)
+    pops.revivals.dues.leases = leases.times
     return leases
 
 

@@ -21,6 +21,7 @@ from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, is_client_id, lease_owner
+from dledger_broker.features.leases.times import LeaseTimes
 from dledger_broker.features.pop.commands import Pop
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
@@ -34,7 +35,7 @@ from dledger_remoting.codes import RequestCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.headers import UnregisterClientHeader, decode_ext, encode_ext
-from dledger_remoting.headers_pop import LEASE_FIELD, LeaseHeardHeader, PopHeader
+from dledger_remoting.headers_pop import CONFIRMS_FIELD, LEASE_FIELD, LeaseHeardHeader, PopHeader
 
 PARTS: Final = 3
 """Number of parts of a lease's length, after the first of which a heartbeat renews the lease."""
@@ -45,7 +46,8 @@ MAX_ROWS: Final = 25
 class LeaseRequests(Part):
     """Part that gives, renews and ends leases on the leader, and reports heartbeats to the leader on other nodes.
 
-    `look_again` is called with the clients whose leases have ended early.
+    `look_again` is called with the clients whose leases have ended early. `times` knows how long leases hide messages.
+    `has_confirmations` says whether the group uses the feature `confirmations`, which sets it.
     """
 
     def __init__(
@@ -57,7 +59,10 @@ class LeaseRequests(Part):
         requests: Requests,
         clients: ClientRequests,
         look_again: Callable[[Container[str]], None],
+        times: LeaseTimes,
     ) -> None:
+        self.times = times
+        self.has_confirmations: Callable[[], bool] = _never
         self._machine = machine
         self._env = env
         self._group = group
@@ -98,6 +103,10 @@ class LeaseRequests(Part):
         if header.invisible_time > MAX_LENGTH_MS:
             raise InvalidParameter(f"invisibleTime {header.invisible_time} of a lease is above {MAX_LENGTH_MS} ms")
         return lease_owner(client_id, request.account)
+
+    def awaits_confirmation(self, request: Request) -> bool:
+        """Return whether the lease of a pop is to begin later, by a confirmation that all nodes understand."""
+        return request.ext.get(CONFIRMS_FIELD) == "true" and self.has_confirmations()
 
     def leased(self, pop: Pop, owner: str) -> LeasedPop:
         """Return the command of a pop under a lease."""
@@ -178,3 +187,8 @@ class LeaseRequests(Part):
         """Give up the collected rows, because this replica no longer leads. None of them was proposed."""
         collected, self._collected = self._collected, []
         self._done(collected, error)
+
+
+def _never() -> bool:
+    """Return that the group has no confirmations: the default of `has_confirmations`."""
+    return False

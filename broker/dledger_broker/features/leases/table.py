@@ -8,7 +8,12 @@ from typing import Final
 import msgspec
 
 from dledger.statemachine import CommittedEntry
-from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
+from dledger_broker.features.leases.commands import (
+    NAME,
+    LeasedPop,
+    RenewedLease,
+    RenewLeases,
+)
 from dledger_broker.features.pop.commands import Pop, PopQueueKey
 from dledger_broker.features.pop.table import POPPED, PopTable
 from dledger_broker.kernel.commands import Command
@@ -117,11 +122,14 @@ class LeaseTable(Table):
         keys = dict.fromkeys(PopQueueKey(pop.group, row.topic, row.queue_id) for row in pop.rows if row.offsets)
         found = (self._popped.delivery(key, pop.pop_time_ms) for key in keys)
         new = sum(delivery is not None and delivery.client == client for delivery in found)
-        if not new:
-            return
-        lease = self._leases.setdefault(client, Lease(client, 0, pop.invisible_ms))
-        lease.deliveries += new
-        self._renew(lease, max(lease.until_ms, pop.pop_time_ms + pop.invisible_ms), pop.invisible_ms)
+        self.begin(client, new, pop.pop_time_ms + pop.invisible_ms, pop.invisible_ms)
+
+    def begin(self, client: str, deliveries: int, until_ms: int, length_ms: int) -> None:
+        """Note that a number of deliveries came under the lease of a client, which runs at least until a group time."""
+        if deliveries:
+            lease = self._leases.setdefault(client, Lease(client, 0, length_ms))
+            lease.deliveries += deliveries
+            self._renew(lease, max(lease.until_ms, until_ms), length_ms)
 
     def _renew(self, lease: Lease, until_ms: int, length_ms: int) -> None:
         lease.until_ms, lease.length_ms = until_ms, length_ms

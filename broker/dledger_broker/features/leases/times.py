@@ -12,6 +12,7 @@ A lease that its client has left hides nothing more. It has no length, so no lea
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Final
 
 from dledger_broker.features.leases.table import LEASES, MAX_LEASE_MS, LeaseTable
@@ -23,17 +24,31 @@ NEW_LEADER_S: Final = 30.0
 """Minimum time for which a new leader keeps messages under a lease hidden: three heartbeats of a usual client."""
 
 
+CONFIRMING_MS: Final = 500
+"""Interval after which a delivery is looked at again whose lease is about to begin."""
+
+
 class LeaseTimes:
-    """Judge of deliveries under a lease; implements `pop.revival.HiddenByLease`."""
+    """Judge of deliveries under a lease; implements `pop.revival.HiddenByLease`.
+
+    `confirming` counts the confirmations in flight of each delivery whose lease is about to begin. A confirmation
+    counts from its arrival at the leader on, as a heartbeat does.
+    """
 
     def __init__(self, machine: BrokerMachine) -> None:
+        self.confirming: Counter[Delivery] = Counter()
         machine.on_state(self._keep_table)
 
     def _keep_table(self, state: BrokerState) -> None:
         self._leases: LeaseTable = state.table(LEASES)
 
+    def hides(self, delivery: Delivery) -> bool:
+        return bool(delivery.client) or delivery in self.confirming
+
     def left_ms(self, delivery: Delivery, now: float, now_ms: int, ready_at: float) -> int:
         """Return for how many milliseconds a lease hides a delivery at least."""
+        if delivery in self.confirming:
+            return CONFIRMING_MS
         lease = self._leases.get(delivery.client)
         if lease is None:
             return 0  # the delivery is over

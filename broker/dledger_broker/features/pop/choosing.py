@@ -47,6 +47,8 @@ class PopQuery(NamedTuple):
     """True if the pop may search the retry topic of the older name, which other groups may share."""
     client: str = ""
     """Owner of the lease under which the messages stay hidden, or "" for a fixed invisible time."""
+    awaits_confirmation: bool = False
+    """True if the lease is to begin only once the messages have reached their client."""
 
 
 class Source(NamedTuple):

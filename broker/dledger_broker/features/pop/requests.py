@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
@@ -21,6 +21,7 @@ from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Choice, Chooser, PopQuery, QueueBatch
 from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
 from dledger_broker.features.pop.held import GoneClients, HeldPops, PopWait
+from dledger_broker.features.pop.leasing import UNCONFIRMED_MS, Leasing
 from dledger_broker.features.pop.reading import PopReads, Read, ReadPlan
 from dledger_broker.features.pop.resets import PopResets
 from dledger_broker.features.pop.revival import Revivals
@@ -31,7 +32,6 @@ from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.kernel import rights
-from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
@@ -55,6 +55,7 @@ from dledger_remoting.filters.subscriptions import MessageFilter
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
     LEASE_FIELD,
+    UNCONFIRMED,
     NotificationHeader,
     NotificationResponseHeader,
     PeekHeader,
@@ -75,16 +76,6 @@ _COUNTING: Final = (
     rights.group("consumerGroup", Action.SUB, Action.GET),
     rights.topic("topic", Action.SUB, Action.GET),
 )
-
-
-class Leasing(Protocol):
-    """Giver of leases, under which popped messages stay hidden while their client lives."""
-
-    def owner_of(self, request: Request, header: PopHeader) -> str:
-        """Return the owner of the lease that a pop asks for, or "" if it asks for none. Raises `RemotingError`."""
-
-    def leased(self, pop: Pop, owner: str) -> Command:
-        """Return the command of a pop under a lease."""
 
 
 class PopRequests(Part):
@@ -247,6 +238,7 @@ class PopRequests(Part):
             attempt_id if header.order else "",
             self._shared_names.may_read(header.consumer_group, header.topic),
             "" if self.leasing is None else self.leasing.owner_of(request, header),
+            self.leasing is not None and self.leasing.awaits_confirmation(request),
         )
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
@@ -327,9 +319,12 @@ class PopRequests(Part):
         keys = [PopQueueKey(query.group, batch.row.topic, batch.row.queue_id) for batch in choice.batches]
         pop_time_ms = max([now_ms, *(self.changes.last_pop_ms(key) + 1 for key in keys)])
         invisible_ms = invisible_ms_of(header.invisible_time)
+        is_leased = bool(query.client) and not query.awaits_confirmation
+        if query.client and not is_leased:
+            invisible_ms = min(invisible_ms, UNCONFIRMED_MS)
         rows = tuple(batch.row for batch in choice.batches)
         command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
-        leased = self.leasing.leased(command, query.client) if self.leasing is not None and query.client else None
+        leased = self.leasing.leased(command, query.client) if self.leasing is not None and is_leased else None
         self.changes.pop(command, partial(self._on_popped, request, query, choice, command), leased)
 
     def _on_popped(
@@ -366,7 +361,7 @@ class PopRequests(Part):
         )
         ext = found_ext(batches, time_ms, invisible_ms, choice.remaining, is_ordered=is_ordered)
         if query.client:
-            ext[LEASE_FIELD] = "true"
+            ext[LEASE_FIELD] = UNCONFIRMED if query.awaits_confirmation else "true"
         request.respond(ResponseCode.SUCCESS, FOUND, ext, body)
 
     # ---------------------------------------------------------------- waiting

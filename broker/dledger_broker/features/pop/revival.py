@@ -52,6 +52,9 @@ leader.
 class HiddenByLease(Protocol):
     """Knowledge of how long leases hide deliveries."""
 
+    def hides(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is under a lease, or about to be."""
+
     def left_ms(self, delivery: Delivery, now: float, now_ms: int, ready_at: float) -> int:
         """Return for how many milliseconds a delivery under a lease is not due at least.
 
@@ -97,7 +100,7 @@ class Dues:
     def left_ms(self, delivery: Delivery, now_ms: int) -> int:
         """Return for how many milliseconds a delivery is not due at least, at a given group time."""
         now = self._env.now()
-        if delivery.client and self.leases is not None:
+        if self.leases is not None and self.leases.hides(delivery):
             return self.leases.left_ms(delivery, now, now_ms, self._ready_at)
         if delivery.applied_at < self._ready_at:
             hidden_s = self._ready_at + NEW_LEADER_S - now

@@ -133,6 +133,15 @@ class PopTable(Table):
         queue = self._queues[key]
         queue.lease(queue.deliveries[pop_time_ms], client)
 
+    def confirm(self, key: PopQueueKey, created_position: int, pop_time_ms: int, client: str) -> bool:
+        """Hide a delivery under the lease of a client from now on. Returns False if it is over, or leased already."""
+        queue = self._queues.get(key)
+        delivery = None if queue is None else queue.deliveries.get(pop_time_ms)
+        if queue is None or delivery is None or queue.created_position != created_position or delivery.client:
+            return False
+        queue.lease(delivery, client)
+        return True
+
     # ---------------------------------------------------------------- commands
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:

@@ -195,3 +195,17 @@ CATALOGUE.add(
     (LeaseTimes, "left_ms", _lease_by_group_time),
     schedule=pops.lease_of_a_living_client_while_all_clocks_jump,
 )
+
+CATALOGUE.add(
+    "lease-begins-with-its-pop",
+    "a lease begins only once its messages have reached their client",
+    (LeaseRequests, "awaits_confirmation", lambda _self, _request: False),
+    schedule=pops.messages_lost_with_their_proxy,
+)
+
+CATALOGUE.add(
+    "confirmation-counts-when-applied",
+    "a confirmation counts from its arrival at the leader",
+    (LeaseTimes, "hides", lambda _self, delivery: bool(delivery.client)),
+    schedule=pops.confirmation_at_the_end_of_the_invisible_time,
+)

@@ -10,12 +10,14 @@ from typing import Final, cast
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.pop.commands import PopQueueKey
 from dledger_broker.features.pop.deliveries import PopQueue
+from dledger_broker.features.pop.leasing import UNCONFIRMED_MS
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.headers_pop import LEASE_FIELD
+from dledger_remoting.headers_pop import CONFIRMS_FIELD, LEASE_FIELD, UNCONFIRMED
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
+from dledger_remoting.pop import deliveries_info, parse_start_offset_info, pop_retry_topic
 from dledger_remoting.record import iter_records
 from dledger_remoting.topics import SubscriptionGroupConfig
 from dledger_sim.brokers.connection import Answer, SimConnection
@@ -195,10 +197,14 @@ def commit_in_a_popped_queue() -> None:
 class LeasingClient:
     """Client that has popped a message under a lease, and sends heartbeats through whichever node it is given."""
 
-    def __init__(self, popping: Popping, node: str, length_ms: int = LEASE_MS) -> None:
+    def __init__(self, popping: Popping, node: str, length_ms: int = LEASE_MS, *, confirms: bool = False) -> None:
         self.popping = popping
-        popped = popping.pop(node, **{LEASE_FIELD: LEASE_CLIENT, "invisibleTime": str(length_ms)})
-        assert (offsets(popped), popped.ext.get(LEASE_FIELD)) == ([0], "true")
+        self._length_ms = length_ms
+        later = {CONFIRMS_FIELD: "true"} if confirms else {}
+        popped = popping.pop(node, **{LEASE_FIELD: LEASE_CLIENT, "invisibleTime": str(length_ms)}, **later)
+        assert (offsets(popped), popped.ext.get(LEASE_FIELD)) == ([0], UNCONFIRMED if confirms else "true")
+        places = parse_start_offset_info(popped.ext["startOffsetInfo"])
+        self._deliveries = [(retry, queue_id, int(popped.ext["popTime"])) for retry, queue_id, _ in places]
         self._connections: dict[str, SimConnection] = {}
 
     def beat(self, node: str) -> None:
@@ -208,6 +214,20 @@ class LeasingClient:
             connection = self._connections[node] = self.popping.brokers.connect(node)
         body = encode_heartbeat(HeartbeatData(LEASE_CLIENT, [], [ConsumerData(GROUP)]))
         self.popping.brokers.ask(connection, RequestCode.HEART_BEAT, {}, body)
+
+    def confirm(self, node: str) -> list[Answer | None]:
+        """Confirm the message at a node. The answer will be in the returned list."""
+        for retry, queue_id, pop_time_ms in self._deliveries:
+            key = (GROUP, pop_retry_topic(GROUP, TOPIC, retry), queue_id)
+            self.popping.brokers.workload.truth.pops.confirm_asked.add((key, pop_time_ms))
+        ext = {
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "clientId": LEASE_CLIENT,
+            "invisibleTime": str(self._length_ms),
+            "deliveries": deliveries_info(self._deliveries),
+        }
+        return self.popping.brokers.ask(self.popping.brokers.connect(node), RequestCode.CONFIRM_LEASE, ext)
 
     def live_at(self, node: str, seconds: float) -> None:
         """Send a heartbeat every two seconds, and check that no other client gets the message."""
@@ -278,6 +298,47 @@ def lease_of_a_living_client_while_all_clocks_jump() -> None:
     client.die(within_s=110.0)
 
 
+def messages_lost_with_their_proxy() -> None:
+    """Check that messages come again that never reached their client, although it lives.
+
+    1. A proxy pops for a client, and dies before the client has the answer.
+    2. The client sends its heartbeats through another proxy. The messages come again within `UNCONFIRMED_MS`.
+    """
+    popping = Popping(1)
+    client = LeasingClient(popping, popping.brokers.leader, UNCONFIRMED_MS, confirms=True)
+    client.live_at(popping.brokers.follower, UNCONFIRMED_MS / 1000 - 5.0)
+    until = popping.brokers.scheduler.now + 10.0
+    while popping.pop().code == NOTHING:
+        client.beat(popping.brokers.follower)
+        assert popping.brokers.scheduler.now < until
+        popping.brokers.run(1.0)
+
+
+def confirmation_at_the_end_of_the_invisible_time() -> None:
+    """Check that a confirmation counts from its arrival at the leader.
+
+    1. A client confirms what it has, a moment before the invisible time is over.
+    2. The leader has no majority for a while, in which the invisible time ends. It must not plan to deliver again.
+    3. The leader reaches the others again. The messages stay with their client.
+    """
+    popping = Popping(1)
+    leader = popping.brokers.leader
+    popping.pop(invisibleTime="1000")
+    popping.brokers.run(3.0)  # the message is in the retry topic, which must exist before it can come again at once
+    client = LeasingClient(popping, leader, LEASE_MS, confirms=True)
+    popping.brokers.run(LEASE_MS / 1000 - 1.1)
+    for other in popping.group.nodes.keys() - {leader}:
+        popping.group.network.block(other, leader)
+    answers = client.confirm(leader)
+    popping.brokers.run(0.6)
+    for other in popping.group.nodes.keys() - {leader}:
+        popping.group.network.unblock(other, leader)
+    popping.brokers.run(1.0)
+    assert codes(answers) == [0]
+    client.live_at(leader, 20.0)
+    client.die(within_s=LEASE_MS / 1000 + 3.0)
+
+
 POP_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     pop_at_a_leader_that_is_cut_off,
     acknowledgement_that_meets_what_comes_again,
@@ -286,4 +347,6 @@ POP_SCHEDULES: Final[tuple[Callable[[], None], ...]] = (
     leased_message_of_a_client_that_lives_and_dies,
     lease_whose_leader_dies_before_the_next_heartbeat,
     lease_of_a_living_client_while_all_clocks_jump,
+    messages_lost_with_their_proxy,
+    confirmation_at_the_end_of_the_invisible_time,
 )
