@@ -120,6 +120,12 @@ class Log(Protocol):
     def read_nowait(self, position: int, size: int) -> bytes | None:
         """Return raw log bytes if they are in the page cache, else None. Raises `TrimmedError`."""
 
+    def read_runs_nowait(self, runs: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Return the raw log bytes at these positions, of these sizes, if all are in the page cache, else None.
+
+        Raises `TrimmedError`.
+        """
+
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
         """Call `use` with the file that holds a position, which stays open meanwhile; see `dledger.store.reader`."""
 

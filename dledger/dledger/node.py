@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -332,6 +332,9 @@ class Node(Log):
 
     def read_nowait(self, position: int, size: int) -> bytes | None:
         return self.replica.store.read_nowait(position, size)
+
+    def read_runs_nowait(self, runs: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        return self.replica.store.read_runs_nowait(runs)
 
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
         return self.replica.store.with_open_file(position, use)

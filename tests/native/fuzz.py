@@ -317,11 +317,11 @@ def taken_by_twin(
         messages, has_own_keys = TAILS.batch(body, topic)
         assert has_own_keys
         sizes = message_sizes(messages)
-        return request, send.ext, topic, queue, messages, b"", sizes, sum(sizes), 0, send.ext.queue_id
+        return PendingSend(request, send.ext, topic, queue, send.ext.queue_id, messages, b"", sizes, sum(sizes), 0)
     tail, key, tag_code, has_own_key = TAILS.complete(send.ext.properties.encode(), topic)
     assert has_own_key
-    message = (body, tail, send.ext.user_flag, tag_code)
-    return request, send.ext, topic, queue, (message,), key, None, 88 + len(body) + len(tail), 0, send.ext.queue_id
+    messages, size = ((body, tail, send.ext.user_flag, tag_code),), 88 + len(body) + len(tail)
+    return PendingSend(request, send.ext, topic, queue, send.ext.queue_id, messages, key, None, size, 0)
 
 
 @click.command()

@@ -76,20 +76,28 @@ _HEADER_BYTES: Final = 4096
 """Size in bytes of the room for the header of an answer."""
 
 
+class GatheredSends(Protocol):
+    """The sends that are not staged yet."""
+
+    def flush_gathered(self) -> None:
+        """Stage them as a unit, or let more sends gather in it."""
+
+    def flush_later(self) -> None:
+        """Stage them as `flush_gathered` does, at the end of this turn of the event loop."""
+
+
 class Sends(SendsUnderWay, Protocol):
     """The handler of sends, `send.SendRequests`."""
+
+    @property
+    def gathering(self) -> GatheredSends:
+        """The sends that were taken and are not staged yet."""
 
     def take_run(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
         """Take sends in their most common form into the unit of this turn.
 
         Return the position of the first other frame: the number of the read, and the place in it.
         """
-
-    def flush_gathered(self) -> None:
-        """Stage the unit, or let more sends gather in it."""
-
-    def flush_later(self) -> None:
-        """Stage the unit as `flush_gathered` does, at the end of this turn of the event loop."""
 
 
 class Pulls(PullsOfTurn, Protocol):
@@ -169,7 +177,7 @@ class Dispatcher:
         Return whether answers may be written at once. Otherwise the entry of this turn's sends goes first.
         """
         self._handle(reads)
-        self._sends.flush_gathered()
+        self._sends.gathering.flush_gathered()
         self._pull_turns.take()
         return not self._sends.has_sends_in_flight
 
@@ -221,7 +229,7 @@ class Dispatcher:
         self._end_of_step()
 
     def _end_of_step(self) -> None:
-        self._sends.flush_later()
+        self._sends.gathering.flush_later()
         self._pull_turns.take()
 
     def _take_pull(self, origin: Origin, frame: Frame, received: float) -> bool:
@@ -349,7 +357,7 @@ class Dispatcher:
     def run(self, request: Request) -> None:
         """Handle a request that has waited for something."""
         self._dispatch(request)  # also a pull: the code that resumes it counts what it reads
-        self._sends.flush_later()
+        self._sends.gathering.flush_later()
 
     def resume(self, request: Request, error: Exception | None) -> None:
         """Handle a request that has waited for a change of the state, or fail it with the error of that change."""

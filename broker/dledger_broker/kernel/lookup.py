@@ -133,7 +133,7 @@ class Lookup:
 
     async def _unit(self, queue: QueueState, offset: int) -> tuple[int, int]:
         position, size, _ = READ_UNIT.unpack(await self._units(queue, offset, 1))
-        require_in_log(position, size, self._replica.applied_position)
+        require_in_log([(position, size)], self._replica.applied_position)
         return position, size
 
     async def _units(self, queue: QueueState, offset: int, count: int) -> bytes:

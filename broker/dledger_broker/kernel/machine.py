@@ -22,6 +22,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final, cast
 
 import msgspec
@@ -65,6 +66,8 @@ from dledger_broker.views.queueview import QueueView
 from dledger_broker.views.unitfiles import FileLayout
 from dledger_broker.views.units import UNIT, UNITS_PER_FILE
 from dledger_broker.views.writer import ViewWriter
+
+_view_of: Final = attrgetter("view")
 
 DATABASES: Final = "timeindex"
 """Folder of the features' databases."""
@@ -148,6 +151,8 @@ class BrokerMachine:
         self._overlay_term = 0
         self._restored = False
         self._recovering = False
+        self._has_changes = False
+        """True if tables may have changed since they were last told that a batch was applied."""
         self._writer = ViewWriter(env)
         layout = FileLayout(self.config.units_per_file)
         self.queues = ConsumeQueues(self._disk, env, self._writer, layout, self.config.view_flush_ms)
@@ -230,7 +235,8 @@ class BrokerMachine:
 
     def apply(self, entries: Sequence[CommittedEntry]) -> None:
         """Apply committed entries in order to the state and the views, then call back."""
-        self._finish_recovery()
+        if self._recovering:
+            self._finish_recovery()
         touched: list[QueueState] = []
         topic_version, changes = self.state.topic_table.version, Changes(self.state.tables)
         for entry in entries:
@@ -238,13 +244,16 @@ class BrokerMachine:
                 dispatch(self._runs_of(entry), touched)
             if len(entry.commands):
                 self.state.apply(entry, changes, self.commands)
+                self._has_changes = True
             self.applied_position = entry.end
-        self.state.batch_applied(self.env.now)
+        if self._has_changes:
+            self._has_changes = False
+            self.state.batch_applied(self.env.now)
         for deleted in changes.deleted_topics:
             self.queues.delete_topic(deleted.config.topic_name, deleted.created_position)
         if touched:
             self.state.topic_table.queues_changed(touched)
-            self.queues.appended([queue.view for queue in touched])
+            self.queues.appended(map(_view_of, touched))
         if self.state.topic_table.version != topic_version:
             _call(self.on_topics_changed)
         if changes.groups_changed:
@@ -332,6 +341,7 @@ class BrokerMachine:
         for topic in self.state.topics.values():
             topic.drop()
         self._replace_state(state)
+        self._has_changes = True
         self.applied_position = position
         for view in self._feature_views:
             view.restored(position)
@@ -431,13 +441,13 @@ class BrokerMachine:
         """
         contexts = cast(Sequence[StagedContext], entry.contexts)
         runs: list[QueueRun] = []
-        begin = end = entry.records_position
+        start = begin = end = entry.records_position
         for context in contexts:
             first, after = context.extent
             if first < after:
                 begin, end = min(begin, first), after
                 runs += context.runs
-        if begin == entry.records_position and end == begin + len(entry.records):
+        if begin == start and end == begin + len(entry.records):
             return runs
         return scan_entry(self.state.topic_table, entry)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dledger.environment import Environment
 from dledger.errors import LogError
@@ -21,12 +21,14 @@ class TopicProposals:
 
     def __init__(self, overlay: Overlay, replica: Replica, env: Environment) -> None:
         self._changes = ChangesInFlight(overlay)
+        self.deleting: Collection[str] = self._changes.deleting
+        """Names of the topics whose deletion is in flight. Nothing may be staged for their queues."""
         self._replica = replica
         self._env = env
 
     def topic_deleting(self, name: str) -> bool:
         """Return whether the deletion of a topic is in flight, so that nothing may be staged for its queues."""
-        return name in self._changes.deleting
+        return name in self.deleting
 
     def put_topic(self, config: TopicConfig, done: Done) -> None:
         """Create or replace a topic, after a change of it that is in flight."""

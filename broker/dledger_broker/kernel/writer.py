@@ -7,10 +7,11 @@ way. Queues that are being deleted take no records either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from dledger.environment import Environment
 from dledger.errors import LogFullError, NotLeaderError, TooLargeError
@@ -29,8 +30,13 @@ from dledger_broker.views.scan import tag_code_of
 from dledger_remoting.hosts import IPV4_HOST_BYTES, HostAddress, pack_host
 from dledger_remoting.record import MAX_PROPERTIES_BYTES, RECORD_HEAD_SHARED, SYS_HOST_MASK
 
-UnitFill: TypeAlias = Callable[[int, int], Sequence[Buffer]]
-"""Returns the unit's records, given the position of their first byte and the store time in ms."""
+
+class UnitFill(Protocol):
+    """Encoder of a unit."""
+
+    def __call__(self, position: int, now_ms: int) -> Sequence[Buffer]:
+        """Return the unit's records, given the position of their first byte and the store time in ms."""
+
 
 _FIELDS: Final = Struct(">iiqi")
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
@@ -86,7 +92,7 @@ class LogWriter:
         """Stage a unit as `Log.stage` does. The store times that `fill` is given never go back within a term."""
         now_ms = self._clock.next_ms(self._machine.leadership.term)
         return self._log.stage(
-            size, lambda position: fill(position, now_ms), commands=commands, context=context, privileged=privileged
+            size, partial(fill, now_ms=now_ms), commands=commands, context=context, privileged=privileged
         )
 
     def _prepared(self, records: Sequence[NewRecord]) -> list[_Prepared]:

@@ -272,6 +272,16 @@ class FakeNode:
         """Return bytes of the log, None while `cold` is set."""
         return None if self.cold else self._read(position, size)
 
+    def read_runs_nowait(self, runs: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Return bytes of the log, None while `cold` is set."""
+        pieces: list[bytes] = []
+        for position, size in runs:
+            data = self.read_nowait(position, size)
+            if data is None:
+                return None
+            pieces.append(data)
+        return pieces
+
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
         """Return None: the log has no file."""
 

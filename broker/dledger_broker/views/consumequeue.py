@@ -106,7 +106,8 @@ class ConsumeQueues:
             if not view.dirty:
                 view.dirty = True
                 self._dirty.append(view)
-        self._arm()
+        if not self._timer_armed:
+            self._arm()
 
     def read(self, view: QueueView, offset: int, count: int) -> bytes | None:
         """Return up to `count` units from `offset` on, at least one. None if that needs the disk (`read_later`).

@@ -16,7 +16,7 @@ bytes from 12 on, and its filters read the lower four.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -44,16 +44,17 @@ def is_record_unit(unit: bytes) -> bool:
     return bool(position >= 0 and 0 < size < FILLER_SIZE)
 
 
-def require_in_log(position: int, size: int, end: int) -> None:
-    """Raise `CorruptionError` if a unit names no bytes of the log, whose applied end is `end`.
+def require_in_log(runs: Iterable[tuple[int, int]], end: int) -> None:
+    """Raise `CorruptionError` if one of these positions and sizes is not in the log, whose applied end is `end`.
 
     A read of bytes that the log never had would end the node, and again at every start.
     """
-    if size <= 0 or position + size > end:
-        raise CorruptionError(
-            f"a queue's file names {size} bytes at {position}, and the log ends at {end}: stop this node, delete its"
-            " consumequeue directory and start it; it makes that anew"
-        )
+    for position, size in runs:
+        if size <= 0 or position + size > end:
+            raise CorruptionError(
+                f"a queue's file names {size} bytes at {position}, and the log ends at {end}: stop this node, delete"
+                " its consumequeue directory and start it; it makes that anew"
+            )
 
 
 def first_where(start: int, end: int, holds: Callable[[int], bool]) -> int:

@@ -7,7 +7,8 @@ altered in place. A segment that is being read cannot be closed meanwhile.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple, Self, TypeVar
 
 from dledger.errors import CorruptionError, TrimmedError
@@ -317,6 +318,45 @@ class LogReader:
             return None
         finally:
             segment.release()
+
+    def read_runs_nowait(self, runs: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Read several positions and sizes like `read_nowait`, None if any of them would block or fails.
+
+        Runs of one segment share what is to be done for its file.
+        """
+        pieces: list[bytes] = []
+        while len(pieces) < len(runs):
+            more = self._read_of_segment(runs, len(pieces))
+            if more is None:
+                return None
+            pieces += more
+        return pieces
+
+    def _read_of_segment(self, runs: Sequence[tuple[int, int]], first: int) -> list[bytes] | None:
+        """Read the runs from number `first` on that follow each other in one segment, at least one."""
+        segment = self._readable(*runs[first])
+        file = segment.acquire_open()
+        if file is None:
+            return None
+        begin, end = segment.start, segment.start + self.segment_bytes
+        pieces: list[bytes] = []
+        try:
+            for position, size in islice(runs, first, None):
+                if not begin <= position <= end - size:
+                    break
+                if self._damage.ranges:
+                    self._damage.refuse(position, size)
+                data = file.pread_nowait(size, position - begin)
+                if data is None:
+                    return None
+                pieces.append(data)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return None
+        finally:
+            segment.release()
+        return pieces
 
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
         """Call `use` with the file that holds a position. The file stays open meanwhile. `use` must not block.

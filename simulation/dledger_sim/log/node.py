@@ -91,6 +91,9 @@ class SimulatedNode(Log):
     def read_nowait(self, position: int, size: int) -> bytes | None:
         return self._life.replica.store.read_nowait(position, size)
 
+    def read_runs_nowait(self, runs: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        return self._life.replica.store.read_runs_nowait(runs)
+
     def with_open_file(self, position: int, use: Callable[[OpenFile], T]) -> T | None:
         return self._life.replica.store.with_open_file(position, use)
 

@@ -235,6 +235,8 @@ class LoggedModel:
             assert log.index_at(meta.position) == meta.index
             assert log.read(meta.position, meta.size) == data
             assert log.read_nowait(meta.position, meta.size) in (data, None)
+        runs = [(meta.position, meta.size) for meta, _ in kept]
+        assert log.read_runs_nowait(runs) in ([data for _, data in kept], None)
         if kept:
             last = kept[-1][0]
             assert (log.last_term, log.last_chain) == (last.term, last.chain_crc)

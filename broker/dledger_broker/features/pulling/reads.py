@@ -118,9 +118,7 @@ class QueueReads:
         if isinstance(message_filter, _EXAMINE):
             max_messages, max_bytes, message_filter = max_examined(message_filter), MAX_EXAMINED_BYTES, None
         result = select(units, offset, low, high, max_messages, max_bytes, message_filter, first_position)
-        end = self._machine.applied_position
-        for position, size in result.runs:
-            require_in_log(position, size, end)
+        require_in_log(result.runs, self._machine.applied_position)
         return result
 
 

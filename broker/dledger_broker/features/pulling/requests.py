@@ -391,13 +391,7 @@ class PullRequests(Part):
 
     def _pieces(self, result: GetResult) -> list[bytes] | None:
         """Return the bytes that were found, or None if reading them would block. Raises `TrimmedError`."""
-        pieces: list[bytes] = []
-        for position, size in result.runs:
-            data = self._log.read_nowait(position, size)
-            if data is None:
-                return None
-            pieces.append(data)
-        return pieces
+        return self._log.read_runs_nowait(result.runs)
 
     def _chosen(
         self,

@@ -113,7 +113,7 @@ class Admission:
 
     def limits(self, topics: Iterable[str]) -> bool:
         """Return whether requests for these topics may be limited. Callers check this once for many requests."""
-        meters = self._current_meters()
+        meters = self._meters if self._table.changes == self._table_changes else self._current_meters()
         return bool(meters) and (
             self._limits_accounts or any(QuotaOwner(self._scope.topic, topic) in meters for topic in topics)
         )

@@ -5,42 +5,32 @@ While many are on their way, the sends of several turns are gathered, as plain s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
-from typing import Final, TypeAlias, cast
+from operator import attrgetter
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TooLargeError
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.delay.asked import Due, RequestedDelay
 from dledger_broker.features.delay.messages import DueMessages, WaitingMessage
 from dledger_broker.features.quotas.admission import Admission
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_seed
 from dledger_broker.features.sending.gathering import Gathering
-from dledger_broker.features.sending.on_their_way import UnitsInFlight
-from dledger_broker.features.sending.single_sends import SingleSend, SingleSends
+from dledger_broker.features.sending.plain_sends import PlainSends
+from dledger_broker.features.sending.single_sends import SingleSend, SingleSends, SingleSendUnits
 from dledger_broker.features.sending.tails import RecordTails, properties_of, unique_key_of
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.sending.unit import PendingSend
-from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.requests import Request, Requests
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, UnitOutcome, failure
-from dledger_remoting.errors import OutcomeUnknown, RemotingError
+from dledger_broker.kernel.units import FixedRows, NewRecord, UnitOutcome
+from dledger_remoting.errors import RemotingError
 from dledger_remoting.hotpath import SendV2Fields
 from dledger_remoting.record import KEPT_SYS_FLAGS, RECORD_HEAD_BYTES
 
-DeliverNow: TypeAlias = Callable[[Request, SendV2Fields, SendTarget, int], None]
-"""Callback that takes a message whose time has come."""
-QuotaCheck: TypeAlias = Callable[[Request, str, bytes], bool]
-"""Callback that returns whether quotas admit a send to a topic with these properties."""
-
-_REQUEST: Final = itemgetter(0)
-"""Getter of the request of a `PendingSend`."""
-_SEED: Final = itemgetter(8)
-"""Getter of the seed of a `PendingSend`, which is 0 for a send that is not idempotent."""
+_request_of: Final = attrgetter("request")
+_seed_of: Final = attrgetter("seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +47,27 @@ class DelayedSend:
 
 
 class DelayedSends:
-    """Storage of messages until they are due, which also answers their senders. `id_prefix` begins the message ids."""
+    """Storage of messages until they are due, which also answers their senders. Messages that are due go to `plain`."""
 
     def __init__(
         self,
         env: Environment,
-        limits: BrokerConfig,
-        counters: BrokerCounters,
+        units: SingleSendUnits,
         requests: Requests,
         tails: RecordTails,
         due_messages: DueMessages,
         idempotent: IdempotentSends,
-        id_prefix: bytes,
-        deliver_now: DeliverNow,
         quotas: Admission,
-        check_quotas: QuotaCheck,
+        plain: PlainSends,
     ) -> None:
-        self._quotas = quotas
-        self._check_quotas = check_quotas
-        self._counters = counters
+        self._units = units
         self._requests = requests
         self._tails = tails
         self._due_messages = due_messages
         self._idempotent = idempotent
-        self._id_prefix = id_prefix
-        self._deliver_now = deliver_now
-        self._in_flight = UnitsInFlight(env, limits.quorum_timeout_ms)
-        self._gathering = Gathering(env, self._in_flight.gather, self._stage)
+        self._quotas = quotas
+        self._plain = plain
+        self._gathering = Gathering(env, units.in_flight.gather, self._stage)
 
     def take(
         self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, delay: RequestedDelay
@@ -95,11 +79,12 @@ class DelayedSends:
             return
         due = self._due_messages.due(delay, now_ms)
         if due is None:
-            self._deliver_now(request, fields, target, queue_id)
+            self._plain.take_due(request, fields, target, queue_id)
         elif not self._due_messages.topic_missing(due, partial(self._requests.resume, request)):
             send = self._make_send(request, fields, target, queue_id, due)
             if self._is_admitted(send, request, fields, target.topic):
                 self._gathering.add(send, send.waiting.size)
+                self._gathering.flush_later()
 
     def _is_admitted(self, send: DelayedSend, request: Request, fields: SendV2Fields, topic: str) -> bool:
         """Return whether quotas admit a send.
@@ -107,16 +92,16 @@ class DelayedSends:
         A repetition gets the answer of the first send, even if a quota is used up. If a quota refused it, the answer
         would say that nothing was stored.
         """
-        if self._quotas.limits((topic,)) and _SEED(send.compared):
+        if self._quotas.limits((topic,)) and send.compared.seed:
             self._gathering.flush()  # A repetition of an earlier send in this unit must be found, too.
             if not self._idempotent.without_repetitions([send.compared]):
                 return False
-        return self._check_quotas(request, topic, fields.properties.encode())
+        return self._plain.admits_another(request, topic, fields.properties.encode())
 
     def close(self) -> None:
         """Answer all sends under way, because this node will not learn their outcome."""
         self._gathering.flush()
-        self._in_flight.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._units.close()
 
     def _make_send(
         self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int, due: Due
@@ -142,7 +127,7 @@ class DelayedSends:
         return DelayedSend(
             self._due_messages.waiting(message, due),
             SingleSend(request, queue_id, unique_key, handle),
-            (request, fields, target, target.queue(queue_id), parts, key, None, size, seed, queue_id),
+            PendingSend(request, fields, target, target.queue(queue_id), queue_id, parts, key, None, size, seed),
             size,
         )
 
@@ -165,10 +150,10 @@ class DelayedSends:
     def _stage_unit(self, sends: list[DelayedSend]) -> None:
         """Stage the sends that repeat no other. Sends that the log refuses are answered, or passed on."""
         compared, rows = [send.compared for send in sends], NO_ROWS
-        if any(map(_SEED, compared)):
+        if any(map(_seed_of, compared)):
             compared, rows = self._idempotent.admit(compared)
             if len(compared) < len(sends):
-                admitted = set(map(_REQUEST, compared))
+                admitted = set(map(_request_of, compared))
                 sends = [send for send in sends if send.answered.request in admitted]
         if not sends:
             return
@@ -177,7 +162,7 @@ class DelayedSends:
             replace(send.answered, remembered=_is_remembered(compared_send, command))
             for send, compared_send in zip(sends, compared, strict=True)
         ]
-        unit = SingleSends(answered, self._in_flight.deadline(), self._requests.fail)
+        unit = self._units.begin(answered)
         facts = () if command is None else (command,)
         try:
             self._due_messages.store([send.waiting for send in sends], partial(self._on_done, unit), facts)
@@ -187,22 +172,15 @@ class DelayedSends:
             else:
                 unit.fail(error)
             return
-        self._counters.bytes_in += sum([send.size for send in sends])
-        self._in_flight.add(unit)
+        self._units.staged(unit, sum([send.size for send in sends]))
 
     def _on_done(self, unit: SingleSends, outcome: UnitOutcome) -> None:
         """Count and answer a unit that is applied or lost. Its senders may have been answered before."""
         self._idempotent.applied()
-        if isinstance(outcome, Stored):
-            self._counters.count_sends(unit.requests, self._in_flight.waited_s(unit.deadline))
-            places = cast(Sequence[Place], outcome.places)  # The topic existed in the turn that staged the messages.
-            unit.stored(places, self._id_prefix)
-        else:
-            unit.fail(failure(outcome, "leadership was lost before a majority had the message: it may be stored"))
-        self._in_flight.drop_settled()
+        self._units.settle(unit, outcome)
         self._gathering.flush_later()
 
 
 def _is_remembered(send: PendingSend, command: FixedRows | None) -> bool | None:
     """Return whether a send with this command in its unit is remembered, or None if its sender does not ask."""
-    return command is not None and _SEED(send) != 0 if send[1].idempotent else None
+    return command is not None and send.seed != 0 if send.fields.idempotent else None

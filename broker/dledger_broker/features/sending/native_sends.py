@@ -6,24 +6,32 @@ The result is the same, byte for byte, as that of `send.SendRequests` and `unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from dledger.errors import LogError, LogFullError
 from dledger_base.invariants import known
 from dledger_base.native_part import NativePart, SendRun
-from dledger_broker.features.quotas.admission import Admission
-from dledger_broker.features.sending.on_their_way import MAX_UNIT_BYTES, UnitsInFlight
+from dledger_broker.features.sending.on_their_way import MAX_UNIT_BYTES
+from dledger_broker.features.sending.staging import SendStaging
 from dledger_broker.features.sending.targets import SendTargets
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
-from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.requests import Read, Request
-from dledger_broker.kernel.writer import LogWriter
+from dledger_broker.kernel.requests import Read, Request, Requests
 from dledger_remoting.errors import OutcomeUnknown
 
 _JSON: Final = 0
 _SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
+
+
+class Twin(Protocol):
+    """The same in Python, `plain_sends.PlainSends`."""
+
+    def take_back(self, requests: Sequence[Request]) -> None:
+        """Handle sends that arrived before all sends that wait for their unit."""
+
+    def note_applied(self, messages: int, deadline: float) -> None:
+        """Count a unit that was applied and answered."""
 
 
 class NativeSends:
@@ -32,27 +40,21 @@ class NativeSends:
     def __init__(
         self,
         native: NativePart,
-        machine: BrokerMachine,
-        writer: LogWriter,
         live: LiveConfig,
         counters: BrokerCounters,
         targets: SendTargets,
-        quotas: Admission,
-        units: UnitsInFlight,
-        store_host: bytes,
-        id_prefix: bytes,
+        staging: SendStaging,
+        requests: Requests,
+        twin: Twin,
     ) -> None:
         self._native = native
-        self._machine = machine
-        self._writer = writer
         self._live = live
         self._counters = counters
         self._targets = targets
-        self._quotas = quotas
-        self._in_flight = units
-        self._store_host = store_host
-        self._id_prefix = id_prefix
+        self._staging = staging
+        self._fail = requests.fail
         self._run: SendRun | None = None
+        self._twin = twin
 
     @property
     def count(self) -> int:
@@ -80,43 +82,38 @@ class NativeSends:
         self._counters.requests += run.count - before
         return taken
 
-    def flush(
-        self, on_applied: Callable[[int, float], None], failed: Callable[[Request, Exception], None]
-    ) -> list[Request]:
-        """Stage the sends that were taken, or return them.
+    def flush(self) -> None:
+        """Stage the sends that were taken, or hand them to the twin.
 
-        Sends are returned if a topic was deleted or has a quota, or if the native part fails. The caller then handles
-        them one by one, as if they arrived now.
+        The twin gets them if a topic was deleted or has a quota, or if the native part fails. It handles them one by
+        one, as if they arrived now.
         """
         run, self._run = self._run, None
-        if run is None or not run.count:
-            return []
+        if run is not None and run.count and not self._is_staged(run):
+            self._twin.take_back(_requests_of(run))
+
+    def _is_staged(self, run: SendRun) -> bool:
+        """Stage the sends, or answer them if the log refuses them. Return False if the twin has to handle them."""
+        staging = self._staging
         try:
             targets = run.targets()
         except self._native.Panicked:
-            return _requests_of(run)
-        deleting = self._machine.proposals.topic_deleting
-        if any(target.dropped or deleting(target.topic) for target, _, _ in targets) or self._quotas.limits(
-            target.topic for target, _, _ in targets
+            return False
+        if any(staging.is_deleted(target) for target, _, _ in targets) or staging.limits(
+            target for target, _, _ in targets
         ):
-            return _requests_of(run)
-        unit = NativeSendUnit(run, self._in_flight.deadline(), on_applied, failed)
-
-        def fill(position: int, now_ms: int) -> list[bytes]:
-            return unit.encode(position, now_ms, self._store_host, self._id_prefix)
-
+            return False
+        unit = NativeSendUnit(run, staging.in_flight.deadline(), self._twin.note_applied, self._fail)
         try:
-            self._writer.stage_unit(run.size, fill, context=unit)
+            staging.stage(unit, run.size)
         except LogError as error:
             unit.fail(error)
-            return []
+            return True
         except self._native.Panicked:  # Nothing is staged, and no offset is used.
-            return _requests_of(run)
-        self._counters.bytes_in += run.size
+            return False
         for target, count, size in targets:
-            self._counters.sizes.count(target.topic, size, count)
-        self._in_flight.add(unit)
-        return []
+            staging.count_size(target, size, count)
+        return True
 
 
 def _requests_of(run: SendRun) -> list[Request]:

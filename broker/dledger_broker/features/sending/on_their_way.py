@@ -57,18 +57,14 @@ class UnitsInFlight:
         self._staged_at = -math.inf
 
     @property
-    def has_recent_units(self) -> bool:
-        """True if there are any units, or were a moment ago."""
-        return self.requests > 0 or self._env.now() - self._staged_at < RECENT_S
+    def is_recent(self) -> bool:
+        """True if a unit was staged a moment ago."""
+        return self._env.now() - self._staged_at < RECENT_S
 
     def deadline(self) -> float:
         """Return the deadline of a unit that is staged now."""
         self._staged_at = now = self._env.now()
         return now + self._timeout_ms / 1000
-
-    def waited_s(self, deadline: float) -> float:
-        """Return how long ago a unit with this deadline was staged."""
-        return self._env.now() - deadline + self._timeout_ms / 1000
 
     def gather(self, requests: int, size: int) -> bool:
         """Return whether these requests wait for further requests. They do while twice as many are on their way."""
@@ -81,10 +77,15 @@ class UnitsInFlight:
         if self._sweep is None:
             self._sweep = self._env.call_later(SWEEP_S, self._on_sweep)
 
-    def drop_settled(self) -> None:
-        """Forget units that were answered, so that their bodies do not stay in memory."""
-        while self._units and self._units[0].settled:
-            self._pop_oldest()
+    def drop_settled(self, deadline: float) -> float:
+        """Forget the units that were answered, so that their bodies do not stay in memory.
+
+        Return how long ago the unit with this deadline was staged, in seconds.
+        """
+        units = self._units
+        while units and units[0].settled:
+            self.requests -= units.popleft().requests
+        return self._env.now() - deadline + self._timeout_ms / 1000
 
     def fail_all(self, error: OutcomeUnknown) -> None:
         """Answer all units with an error, and stop watching them."""

@@ -67,11 +67,11 @@ class SendTarget:
     - `may_be_idempotent` is True if the broker itself makes no records for the topic, so that sends to it can opt in.
     - `idempotent` is True if all sends to it opt in.
     - `by_id` has the queues that `queue` has returned.
+    - `state` is the topic, which is `dropped` once it is deleted.
     - `layouts` has, for each length of properties, their most recent layout.
     """
 
     __slots__ = (
-        "_state",
         "by_id",
         "created_position",
         "idempotent",
@@ -81,6 +81,7 @@ class SendTarget:
         "queue_count",
         "redirected",
         "retry_group",
+        "state",
         "topic",
         "topic_field",
         "write_queues",
@@ -102,18 +103,13 @@ class SendTarget:
         self.retry_group = retry_group
         self.redirected = redirected
         self.layouts: dict[int, PropertiesLayout] = {}
-        self._state = state
+        self.state = state
         self.by_id: list[QueueState | None] = [None] * max(self.queue_count, self.write_queues)
 
     def queue(self, queue_id: int) -> QueueState:
         """Return a queue of the topic, which is in `by_id` from now on."""
-        self.by_id[queue_id] = queue = self._state.queue(queue_id)
+        self.by_id[queue_id] = queue = self.state.queue(queue_id)
         return queue
-
-    @property
-    def dropped(self) -> bool:
-        """True once the topic is deleted."""
-        return self._state.dropped
 
 
 class SendTargets:
@@ -135,6 +131,7 @@ class SendTargets:
     ) -> None:
         self._names = names
         self._machine = machine
+        self._deleting = machine.proposals.deleting
         machine.on_state(self._keep_table)
         self._live = live
         self._announcements = announcements
@@ -158,14 +155,14 @@ class SendTargets:
         deleted.
         """
         target = self._targets.get(topic)
-        if target is None or target.retry_group is not None or self._machine.proposals.topic_deleting(topic):
+        if target is None or target.retry_group is not None or topic in self._deleting:
             return None
         return target
 
     def get(self, request: Request, fields: SendV2Fields) -> SendTarget | None:
         """Return the target of a send, or None if the request waits for its topic. Raises `RemotingError`."""
         target = self._targets.get(fields.topic)
-        if target is None or self._machine.proposals.topic_deleting(fields.topic):
+        if target is None or fields.topic in self._deleting:
             target = self._find(request, fields)
             if target is None:
                 return None

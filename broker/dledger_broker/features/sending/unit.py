@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
+
+import msgspec
 
 from dledger.errors import LogFullError
 from dledger_broker.features.sending.targets import SendTarget
@@ -25,7 +27,6 @@ from dledger_remoting.hotpath import SendV2Fields, send_response_frame, stored_r
 from dledger_remoting.record import (
     KEPT_SYS_FLAGS,
     RECORD_HEAD,
-    RECORD_HEAD_BYTES,
     RECORD_HEAD_SHARED,
 )
 
@@ -37,24 +38,33 @@ _pack_head: Final = RECORD_HEAD.pack
 _pack_shared: Final = RECORD_HEAD_SHARED.pack
 _pack_unit: Final = UNIT.pack
 
-PendingSend: TypeAlias = tuple[
-    Request, SendV2Fields, SendTarget, QueueState, Sequence[MessageParts], bytes, list[int] | None, int, int, int
-]
-"""Checked messages of one request. The fields are:
 
-- request, its fields, and its target with the queue
-- the messages, and the unique key of a single message
-- the size of each record of a batch, or None for a single message, and the size of all records
-- the seed of its identity, or the identity of a batch, or 0 if the send is not to be remembered
-- the queue id
-"""
+class PendingSend(msgspec.Struct, eq=False):
+    """Checked messages of one request that are not staged yet.
+
+    - `messages`: the messages, completed, and `unique_key`, the key of a single message.
+    - `sizes`: the size of each record of a batch, None for a single message. `size` is the size of all records.
+    - `seed`: the seed of its identity, or the identity of a batch, or 0 if the send is not to be remembered.
+    """
+
+    request: Request
+    fields: SendV2Fields
+    target: SendTarget
+    queue: QueueState
+    queue_id: int
+    messages: Sequence[MessageParts]
+    unique_key: bytes
+    sizes: list[int] | None
+    size: int
+    seed: int
 
 
 class SendUnit:
     """Context of a staged unit (`StagedContext`).
 
     `on_applied(count, deadline)` is called with the number of messages once they are applied. `failed(request, error)`
-    answers a request with an error. `remembers` says that the unit has a command that remembers sends.
+    answers a request with an error. `remember(position)` writes the command that remembers sends of the unit, None if
+    there is no such command.
     """
 
     __slots__ = (
@@ -64,7 +74,7 @@ class SendUnit:
         "_on_applied",
         "_oneway",
         "_pending",
-        "_remembers",
+        "_remember",
         "deadline",
         "extent",
         "requests",
@@ -78,11 +88,10 @@ class SendUnit:
         deadline: float,
         on_applied: Callable[[int, float], None],
         failed: Callable[[Request, Exception], None],
-        *,
-        remembers: bool = False,
+        remember: Callable[[int], None] | None = None,
     ) -> None:
         self._pending = pending
-        self._remembers = remembers
+        self._remember = remember
         self._on_applied = on_applied
         self._failed = failed
         self._answers: list[tuple[Origin, list[bytes]]] = []
@@ -102,9 +111,12 @@ class SendUnit:
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        remembers = self._remembers
-        for request, fields, target, queue, messages, unique_key, sizes, _, seed, queue_id in self._pending:
-            remembered = remembers and seed != 0 if fields.idempotent else None
+        remembers = self._remember is not None
+        if self._remember is not None:
+            self._remember(position)
+        for send in self._pending:
+            request, fields, queue, sizes = send.request, send.fields, send.queue, send.sizes
+            remembered = remembers and send.seed != 0 if fields.idempotent else None
             if request.origin is not origin:
                 origin = request.origin
                 answers = []
@@ -124,18 +136,19 @@ class SendUnit:
                     fields.reconsume_times,
                     0,
                 )
-                positions, position = encode_run(parts, units, messages, sizes, position, queue, target.magic, shared)
+                positions, position = encode_run(
+                    parts, units, send.messages, sizes, position, queue, send.target.magic, shared
+                )
                 ids = _message_ids(id_prefix, positions)
             else:
-                ((body, tail, flag, tag_code),) = messages
-                body_bytes = len(body)
-                size = RECORD_HEAD_BYTES + body_bytes + len(tail)
+                ((body, tail, flag, tag_code),) = send.messages
+                size = send.size
                 add(
                     _pack_head(
                         size,
-                        target.magic,
+                        send.target.magic,
                         crc32(body) & 0x7FFFFFFF,
-                        queue_id,
+                        send.queue_id,
                         flag,
                         first_offset,
                         position,
@@ -146,7 +159,7 @@ class SendUnit:
                         store_host,
                         fields.reconsume_times,
                         0,
-                        body_bytes,
+                        len(body),
                     )
                 )
                 add(body)
@@ -162,9 +175,9 @@ class SendUnit:
                     send_response_frame(
                         request.opaque,
                         ids or _message_ids(id_prefix, [first_position]),
-                        queue_id,
+                        send.queue_id,
                         first_offset,
-                        unique_key,
+                        send.unique_key,
                         serialize_type=request.serialize_type,
                         remembered=remembered,
                         with_trace_switch=request.is_from_go,
@@ -173,7 +186,13 @@ class SendUnit:
             else:
                 answers.append(
                     stored_response_frame(
-                        request.opaque, id_prefix, first_position, queue_id, first_offset, unique_key, remembered
+                        request.opaque,
+                        id_prefix,
+                        first_position,
+                        send.queue_id,
+                        first_offset,
+                        send.unique_key,
+                        remembered,
                     )
                 )
         self.extent = (begin, position)
@@ -204,8 +223,8 @@ class SendUnit:
         """Answer every request of the unit with an error, unless it was answered."""
         if not self.settled:
             self.settled = True
-            for pending in self._pending:
-                self._failed(pending[0], error)
+            for send in self._pending:
+                self._failed(send.request, error)
 
 
 def _message_ids(id_prefix: bytes, positions: Sequence[int]) -> bytes:

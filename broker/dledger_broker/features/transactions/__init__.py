@@ -20,6 +20,7 @@ from typing import Final
 from dledger_broker.clients.relay import Relay
 from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.send import SendRequests
+from dledger_broker.features.sending.single_sends import SingleSendUnits
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
 from dledger_broker.features.transactions.requests import Transactions
@@ -28,7 +29,7 @@ from dledger_broker.features.transactions.sends import HalfSends
 from dledger_broker.features.transactions.table import HALF_COMMANDS, HALVES, NAME
 from dledger_broker.features.transactions.units import HalfUnits, ProposedHalves
 from dledger_broker.kernel.parts import Context, Feature
-from dledger_remoting.ids import UniqueKeyGenerator
+from dledger_remoting.ids import UniqueKeyGenerator, offset_message_id_prefix
 
 
 def _build(context: Context) -> Transactions:
@@ -37,7 +38,8 @@ def _build(context: Context) -> Transactions:
     counters, store_host, clock = context.counters, context.store_host, context.clock
     proposed = ProposedHalves()
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
-    units = HalfUnits(machine, writer, context.env, config, counters, requests, proposed, store_host)
+    on_their_way = SingleSendUnits(context.env, config, counters, requests, offset_message_id_prefix(store_host))
+    units = HalfUnits(machine, writer, context.env, on_their_way, proposed)
     sends = HalfSends(machine, requests, proposed, units, live, counters, keys, clock)
     checks = CheckBacks(machine, proposed, clock, context.parts[Relay], live)
     resumption = HalfResumption(machine, writer, requests, proposed, sends, clock, live)

@@ -178,6 +178,7 @@ class HalfEnds:
         self._gathering.add(
             _Wish(request, position, record), 0 if record is None else len(record.body) + len(record.properties)
         )
+        self._gathering.flush_later()
 
     def _stage(self, wishes: list[_Wish]) -> None:
         """Stage ends in two units: ends with messages, and ends with commands alone, which a full disk takes, too.

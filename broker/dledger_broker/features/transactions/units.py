@@ -11,24 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.config import BrokerConfig
 from dledger_broker.features.sending.gathering import Gathering
-from dledger_broker.features.sending.on_their_way import UnitsInFlight
-from dledger_broker.features.sending.single_sends import SingleSend, SingleSends
+from dledger_broker.features.sending.single_sends import SingleSend, SingleSends, SingleSendUnits
 from dledger_broker.features.transactions.table import OPEN_KIND, POSITION, Half, half_row
-from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
-from dledger_broker.kernel.requests import Requests
-from dledger_broker.kernel.units import FixedRows, NewRecord, Place, Stored, UnitOutcome, failure
+from dledger_broker.kernel.units import FixedRows, NewRecord, UnitOutcome
 from dledger_broker.kernel.writer import LogWriter
-from dledger_remoting.errors import OutcomeUnknown, ServiceNotAvailable
-from dledger_remoting.hosts import HostAddress
-from dledger_remoting.ids import offset_message_id_prefix
+from dledger_remoting.errors import ServiceNotAvailable
 from dledger_remoting.topics import HALF_TOPIC
 
 
@@ -95,34 +88,29 @@ class HalfUnits:
         machine: BrokerMachine,
         writer: LogWriter,
         env: Environment,
-        config: BrokerConfig,
-        counters: BrokerCounters,
-        requests: Requests,
+        units: SingleSendUnits,
         proposed: ProposedHalves,
-        store_host: HostAddress,
     ) -> None:
         self._machine = machine
         self._writer = writer
-        self._counters = counters
-        self._fail = requests.fail
         self._proposed = proposed
-        self._id_prefix = offset_message_id_prefix(store_host)
-        self._in_flight = UnitsInFlight(env, config.quorum_timeout_ms)
-        self._gathering = Gathering(env, self._in_flight.gather, self._stage)
+        self._units = units
+        self._gathering = Gathering(env, units.in_flight.gather, self._stage)
 
     def add(self, send: HalfSend) -> None:
         """Take a half into the unit of this turn."""
         self._proposed.opening += 1
         self._gathering.add(send, send.half.record.size)
+        self._gathering.flush_later()
 
     def close(self) -> None:
         """Answer all sends under way, because this node will not learn their outcome."""
         self._gathering.flush()
-        self._in_flight.fail_all(OutcomeUnknown("this node is stopping: the message may be stored"))
+        self._units.close()
 
     def _stage(self, sends: list[HalfSend]) -> None:
         """Stage what was added. Halves that the log refuses are answered, or passed on."""
-        unit = SingleSends([send.send for send in sends], self._in_flight.deadline(), self._fail)
+        unit = self._units.begin([send.send for send in sends])
         queue = self._machine.queue(HALF_TOPIC, 0)
         if queue is None:
             self._refuse(unit, ServiceNotAvailable(f"topic {HALF_TOPIC} is gone, nothing was stored: try again later"))
@@ -135,8 +123,7 @@ class HalfUnits:
         except LogError as error:
             self._refuse(unit, error)
             return
-        self._counters.bytes_in += sum(half.record.size for half in halves)
-        self._in_flight.add(unit)
+        self._units.staged(unit, sum(half.record.size for half in halves))
 
     def _refuse(self, unit: SingleSends, error: Exception) -> None:
         """Answer halves of which nothing was proposed."""
@@ -146,13 +133,7 @@ class HalfUnits:
     def _done(self, unit: SingleSends, outcome: UnitOutcome) -> None:
         """Count and answer a unit that is applied or lost. Its senders may have been answered before."""
         self._proposed.opening -= unit.requests
-        if isinstance(outcome, Stored):
-            self._counters.count_sends(unit.requests, self._in_flight.waited_s(unit.deadline))
-            places = cast(Sequence[Place], outcome.places)  # The topic existed in the turn that staged the halves.
-            unit.stored(places, self._id_prefix)
-        else:
-            unit.fail(failure(outcome, "leadership was lost before a majority had the message: it may be stored"))
-        self._in_flight.drop_settled()
+        self._units.settle(unit, outcome)
         self._gathering.flush_later()
 
 

@@ -12,8 +12,8 @@ from dledger_broker.features.offsets.requests import OffsetRequests
 from dledger_broker.features.pulling.requests import PullRequests
 from dledger_broker.features.ranges.requests import RangeRequests
 from dledger_broker.features.sending.on_their_way import UnitInFlight, UnitsInFlight
-from dledger_broker.features.sending.send import SendRequests
-from dledger_broker.features.sending.unit import SendUnit
+from dledger_broker.features.sending.plain_sends import PlainSends
+from dledger_broker.features.sending.unit import PendingSend, SendUnit
 from dledger_broker.features.topics.requests import TopicRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
@@ -41,7 +41,7 @@ def _answer_when_staged(self: UnitsInFlight, unit: UnitInFlight) -> None:
         unit.applied()
 
 
-_real_add, _real_flush = UnitsInFlight.add, SendRequests.flush
+_real_add = UnitsInFlight.add
 
 CATALOGUE.add(
     "send-answered-when-staged",
@@ -50,25 +50,24 @@ CATALOGUE.add(
 )
 
 
-def _tear_batches(self: SendRequests) -> None:
-    for number, send in enumerate(self._pending):
-        request, fields, target, queue, messages, key, sizes, size, identity, queue_id = send
-        if request.flag & FLAG_ONEWAY and sizes is not None:
-            self._pending_bytes -= sizes[-1]
-            left = size - sizes[-1]
-            torn = messages[:-1], key, sizes[:-1], left
-            self._pending[number] = request, fields, target, queue, *torn, identity, queue_id
-    _real_flush(self)
+def _tear_batches(self: PlainSends, pending: list[PendingSend]) -> None:
+    for send in pending:
+        if send.request.flag & FLAG_ONEWAY and send.sizes is not None:
+            send.size -= send.sizes.pop()
+            send.messages = send.messages[:-1]
+    _real_stage(self, pending)
 
 
-CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (SendRequests, "flush", _tear_batches))
+_real_stage = PlainSends._stage  # noqa: SLF001 - patches private names
+
+CATALOGUE.add("batch-torn", "a batch is stored whole or not at all", (PlainSends, "_stage", _tear_batches))
 
 
 def _refuse_what_was_proposed(self: SendUnit, _full: LogFullError | None) -> None:
     if not self.settled:
         self.settled = True
         for pending in self._pending:
-            self._failed(pending[0], NotLeaderError(None, 0))
+            self._failed(pending.request, NotLeaderError(None, 0))
 
 
 CATALOGUE.add(
@@ -106,7 +105,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "send-to-deleted-topic",
     "nothing is staged for a topic whose deletion is in flight",
-    (SendRequests, "_drop_deleted_topics", lambda _self, pending: pending),
+    (PlainSends, "_drop_deleted_topics", lambda _self, pending: pending),
     schedule=request_schedules.send_in_the_turn_of_a_deletion,
 )
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate, compress
-from operator import itemgetter
-from struct import Struct
+from operator import attrgetter
 from typing import Final, cast
+
+import msgspec
 
 from dledger.environment import Environment
 from dledger.errors import LogError, TrimmedError
@@ -42,7 +43,13 @@ from dledger_broker.features.sending.dedup.identities import (
     rows_of,
     rows_of_runs,
 )
-from dledger_broker.features.sending.dedup.remembered import REMEMBER_SENDS, REMEMBERED, RememberedSends, RememberSends
+from dledger_broker.features.sending.dedup.remembered import (
+    REMEMBER_SENDS,
+    REMEMBERED,
+    RememberedSends,
+    RememberSends,
+    write_command,
+)
 from dledger_broker.features.sending.dedup.rows import ROW_BYTES, Row
 from dledger_broker.features.sending.unit import PendingSend
 from dledger_broker.kernel.counters import BrokerCounters
@@ -71,9 +78,9 @@ MAX_SEEN: Final = 4_096
 ROWS_PER_SLICE: Final = 4_096
 """Number of rows indexed at a time, in half a millisecond, or somewhat more while the index meets new memory."""
 
-_UNIQUE_KEY: Final = itemgetter(5)
-_SIZE: Final = itemgetter(7)
-_SEED: Final = itemgetter(8)
+_UNIQUE_KEY: Final = attrgetter("unique_key")
+_SIZE: Final = attrgetter("size")
+_SEED: Final = attrgetter("seed")
 """Getter of a field of a `PendingSend`, as the two above."""
 
 
@@ -211,7 +218,8 @@ class IdempotentSends:
                 continue
             if identity and free_rows <= 0:
                 self._counters.idempotent_overflow += 1
-                admitted.append((*send[:8], 0, send[9]))  # Without a seed, the send is answered as not remembered.
+                # Without a seed, the send is answered as not remembered.
+                admitted.append(msgspec.structs.replace(send, seed=0))
                 identities_kept.append(0)
             else:
                 admitted.append(send)
@@ -232,13 +240,13 @@ class IdempotentSends:
         """Return whether a send is or may be a repetition, which is or will be answered."""
         family, member = identity >> MEMBER_BITS, identity & MEMBERS
         if in_flight.get(family, 0) & member:
-            self._hold(send[0])
+            self._hold(send.request)
             return True
         candidates = [row for row in self._table.find(family) if row.members & member] if identity else []
         try:
             return bool(candidates) and self._is_stored(candidates, send)
         except (LogError, OSError) as error:  # The candidate for the first send cannot be read here at present.
-            self._fail(send[0], error)
+            self._fail(send.request, error)
             return True
 
     def _in_flight(self) -> dict[int, int]:
@@ -251,7 +259,7 @@ class IdempotentSends:
     def _hold_opted_in(self, sends: Sequence[PendingSend], seeds: Sequence[int]) -> list[PendingSend]:
         """Hold opted-in sends until all rows are indexed (after a change of leadership), and return all others."""
         for send in compress(sends, seeds):
-            self._hold(send[0])
+            self._hold(send.request)
         return [send for send, seed in zip(sends, seeds, strict=True) if not seed]
 
     def _hold(self, request: Request) -> None:
@@ -275,7 +283,7 @@ class IdempotentSends:
 
         `rows` are the rows of the same identity, newest first.
         """
-        request, fields, target, _, messages, _, _, size, *_ = send
+        request, fields, target, messages, size = send.request, send.fields, send.target, send.messages, send.size
         segment_bytes, applied_position = self._log.segment_bytes, self._machine.applied_position
         kept_from = max(target.created_position, self._log.first_position)
         is_trimmed = False
@@ -303,13 +311,13 @@ class IdempotentSends:
 
         A waiting message is written again before its part of the log is trimmed.
         """
-        request, fields, target, _, messages, unique_key, *_ = send
+        request, messages, unique_key = send.request, send.messages, send.unique_key
         records = self._moved_records.get(unique_key)
         if records is None:
             self._requests.spawn(request, self._find_moved(request, unique_key))
             return True
         for record in records:
-            original = first_send(record, 1, fields, target, messages)
+            original = first_send(record, 1, send.fields, send.target, messages)
             if original is not None:
                 self._answer(send, original)
                 return True
@@ -341,14 +349,14 @@ class IdempotentSends:
 
     def _answer(self, send: PendingSend, original: FirstSend) -> None:
         """Answer as the first send was answered."""
-        request, fields, target, _, _, unique_key, *_ = send
+        request, unique_key, asks = send.request, send.unique_key, send.fields.idempotent
         self._counters.idempotent_repeats += 1
         if request.is_oneway:
             request.origin.settle()
             return
         handle = b""
         if original.due is not None:
-            handle = self._due_messages.recall_handle(target.topic, original.due, unique_key)
+            handle = self._due_messages.recall_handle(send.target.topic, original.due, unique_key)
         frame = send_response_frame(
             request.opaque,
             b",".join(original.ids),
@@ -357,8 +365,8 @@ class IdempotentSends:
             unique_key,
             serialize_type=request.serialize_type,
             recall_handle=handle,
-            remembered=True if fields.idempotent else None,
-            repeated=fields.idempotent,
+            remembered=True if asks else None,
+            repeated=asks,
             with_trace_switch=request.is_from_go,
         )
         request.origin.answer_frame(frame)
@@ -476,20 +484,6 @@ class IdempotentSends:
         """Index a slice of the rows, and return whether all rows are indexed."""
         self._is_indexed = self._table.index(ROWS_PER_SLICE)
         return self._is_indexed
-
-
-@lru_cache(maxsize=1024)
-def _command(count: int) -> Struct:
-    """Return the layout of a command with `count` rows (`dledger.format.iter_commands`, `RememberSends`)."""
-    return Struct(f">HI{count}I{count}H{count}Q")
-
-
-def write_command(command: bytearray, rows: UnitRows, position: int) -> None:
-    """Write a command into its room. The unit's first record is stored at `position`."""
-    families, members, offsets = rows
-    positions = [position + offset for offset in offsets]
-    count = len(families)
-    _command(count).pack_into(command, 0, REMEMBER_SENDS, ROW_BYTES * count, *families, *members, *positions)
 
 
 def _offsets(sends: Sequence[PendingSend]) -> list[int]:

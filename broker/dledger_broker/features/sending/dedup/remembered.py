@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import starmap
 from operator import or_
+from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -28,6 +29,7 @@ import msgspec
 
 from dledger.errors import CorruptionError
 from dledger.statemachine import CommittedEntry
+from dledger_broker.features.sending.dedup.identities import UnitRows
 from dledger_broker.features.sending.dedup.rows import POSITION_BYTES, ROW_BYTES, Row, Rows, Run
 from dledger_broker.kernel.commands import Command, Kinds, RawCommand
 from dledger_broker.kernel.digest import mix
@@ -96,6 +98,20 @@ def _rows_in(payload: bytes | memoryview) -> bytes:
     if not payload or len(payload) % ROW_BYTES:
         raise CorruptionError(f"state command of kind {REMEMBER_SENDS}: {len(payload)} bytes are no rows")
     return bytes(payload)
+
+
+@lru_cache(maxsize=1024)
+def _command(count: int) -> Struct:
+    """Return the layout of a command with `count` rows (`dledger.format.iter_commands`, `RememberSends`)."""
+    return Struct(f">HI{count}I{count}H{count}Q")
+
+
+def write_command(command: bytearray, rows: UnitRows, position: int) -> None:
+    """Write a command into its room. The unit's first record is stored at `position`."""
+    families, members, offsets = rows
+    positions = [position + offset for offset in offsets]
+    count = len(families)
+    _command(count).pack_into(command, 0, REMEMBER_SENDS, ROW_BYTES * count, *families, *members, *positions)
 
 
 def store_timestamp_of(entry: CommittedEntry) -> int:

@@ -128,7 +128,7 @@ def test_sends_lost_with_leadership_are_stored_once_when_sent_twice_again(broker
     sends = counting(3)
     client = broker.client()
     feed(client, sends)
-    broker.service.parts[SendRequests].flush()
+    broker.service.parts[SendRequests].gathering.flush()
     broker.memory.node.step_down()
     broker.memory.node.lead()
     broker.settle()
@@ -148,10 +148,10 @@ def test_sends_in_flight_while_rows_are_indexed_stay_known(make_broker: MakeBrok
     commit, node.commit = node.commit, lambda: None  # no commit at the end of each turn
     earlier, later = counting(3), counting(3, begin=3)
     opaques = feed(client, earlier)
-    broker.service.parts[SendRequests].flush()
+    broker.service.parts[SendRequests].gathering.flush()
     commit()  # rows will be indexed at the end of this turn
     opaques += feed(client, later, 2000)
-    broker.service.parts[SendRequests].flush()
+    broker.service.parts[SendRequests].gathering.flush()
     broker.settle()
     opaques += feed(client, earlier, 3000)
     broker.settle()

@@ -183,7 +183,7 @@ def test_a_repetition_after_a_failover_finds_a_stored_send_and_stores_a_lost_sen
     first = send(broker)
     client = broker.client()
     lost = start(client, b"lost", keyed("K2"))
-    broker.service.parts[SendRequests].flush()
+    broker.service.parts[SendRequests].gathering.flush()
     broker.memory.node.step_down()
     assert client.answered(lost).ext["outcome"] == "unknown"
     broker.memory.node.lead()
@@ -199,7 +199,7 @@ def test_a_send_refused_by_a_full_disk_is_stored_at_once_when_repeated(client: F
     """A repetition waits for the outcome of a send in flight, but a refused send has its outcome."""
     send(client.broker)
     refused = start(client, b"again", keyed("K2"))
-    client.broker.service.parts[SendRequests].flush()
+    client.broker.service.parts[SendRequests].gathering.flush()
     client.broker.memory.node.drop_staged()
     answer = client.answered(refused)
     assert (answer.code, answer.ext.get("outcome")) == (ResponseCode.SERVICE_NOT_AVAILABLE, None)
