@@ -118,7 +118,7 @@ class Broker:
         self._listener = Listener(
             NODE_ID, service.live, self.served.counters, set(), service.requests.on_reads, service.channel_lost
         )
-        GroupSettings(self.memory.machine, self.memory.env, self.config)
+        self.memory.machine.events.add(GroupSettings(self.memory.machine, self.memory.env, self.config))
         self.served.settle()
         # Each feature may add to a leader's first entry. In a segment of its own that entry shifts no other position.
         self.memory.log.roll(self.memory.env.wall_ms())

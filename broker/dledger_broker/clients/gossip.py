@@ -180,11 +180,8 @@ class Gossip:
         self._send_timer: Cancellable | None = None
 
     def attach_members(self, members: Members) -> None:
-        """Set the receiver of notices about members, before the node starts. It learns of a new leader before the
-        gossip does.
-        """
+        """Set the receiver of notices about members, before the node starts. It tells the gossip of a new leader."""
         self._members = members
-        self._group.listeners.append(self._on_leadership)
 
     def attach_pulls(self, held: HeldPulls) -> None:
         """Set the pulls that wait on this node."""
@@ -393,7 +390,7 @@ class Gossip:
         if isinstance(message, Placed) and node_id == self._group.leader_id and self._placing is not None:
             self._placing.set_homes(message.homes)
 
-    def _on_leadership(self) -> None:
+    def leader_changed(self) -> None:
         if self._group.ready:
             if self._ready_term != self._group.term:
                 self._ready_term, self._ready_at = self._group.term, self._env.now()

@@ -43,6 +43,7 @@ from dledger_broker.features.offsets.recent_commits import MAX_COMMIT_HOLD_S
 from dledger_broker.frontend.alias_port import SENDS
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request, WaitsCounted
 from dledger_broker.kernel.routes import Route
@@ -178,7 +179,7 @@ class Handling(Protocol):
         """Raise `SystemBusy` if the leader may be too old for a request of a feature that is not active yet."""
 
 
-class Forwarder:
+class Forwarder(EventListener):
     """Both ends of the forwarding channel of one node."""
 
     def __init__(
@@ -197,7 +198,6 @@ class Forwarder:
         self._timer: Cancellable | None = None
         self._closed = self._refuses = False
         self._refusals: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        group.resumers.append(self._try_waiting)
 
     def attach(self, channel: RequestChannel) -> None:
         """Use this channel to the other nodes."""
@@ -382,6 +382,9 @@ class Forwarder:
     def _hold_s(self, code: int) -> float:
         hold_s = self._limits.forward_hold_ms / 1000
         return min(hold_s, MAX_COMMIT_HOLD_S) if code in COMMITTING else hold_s
+
+    def resume_waiting(self) -> None:
+        self._try_waiting()
 
     def _try_waiting(self) -> None:
         """Forward the waiting requests that can go, in order. Answer requests that have waited too long."""

@@ -31,6 +31,7 @@ from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.features.topics.write_aliases import AliasedTopics
 from dledger_broker.frontend.identity import Identity, OwnAlias
 from dledger_broker.frontend.name_server import NameServerConnection
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
@@ -86,7 +87,7 @@ MAX_CHANGES: Final = 1_000
 """Maximum number of changed topics that are registered alone. With more changes the whole table is registered."""
 
 
-class Registrar:
+class Registrar(EventListener):
     """Registrar of this node. Call `start`, then `leave` to unregister, then `stop`."""
 
     def __init__(
@@ -112,8 +113,6 @@ class Registrar:
         self.on_registered: Callable[[], None] = lambda: None
         """Called when `announced_version` may have grown."""
         self._links = [_Link(self, address) for address in config.namesrv]
-        machine.on_topics_changed.append(lambda: self._wake(urgent=self.is_complete and not self.introduced))
-        group.listeners.append(lambda: self._wake(urgent=True))
 
     def announced_version(self) -> float:
         """Return the version of this leader's topics that every reachable name server has.
@@ -275,6 +274,12 @@ class Registrar:
     def count_restart(self) -> None:
         """Count that a link's task was started again."""
         self.restarts += 1
+
+    def topics_changed(self) -> None:
+        self._wake(urgent=self.is_complete and not self.introduced)
+
+    def leader_changed(self) -> None:
+        self._wake(urgent=True)
 
     def _wake(self, *, urgent: bool) -> None:
         if not self._has_left:

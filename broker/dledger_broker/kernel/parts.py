@@ -18,6 +18,7 @@ from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
@@ -54,8 +55,10 @@ class LabelledGauge(NamedTuple):
     read: Callable[[], Iterable[Sample]]
 
 
-class Part:
+class Part(EventListener):
     """A feature's part of one node. A part inherits from this class and overrides only what it needs.
+
+    It hears of events as an `EventListener`, in the order of the features.
 
     A node stops in this order: its `jobs` end, `stop` of all parts (the last part first), then `release`. When no
     request is under way any more, `close` follows, and `save` before and after the node stops reading from clients.
@@ -102,6 +105,9 @@ class Part:
         It may be above `needs_from`, for a full disk.
         """
 
+    def meet(self, parts: Parts) -> None:
+        """Find the parts of other features that it asks. Called when all parts of the node are made."""
+
     def start(self) -> None:
         """Begin to work, because the node has started."""
 
@@ -145,6 +151,10 @@ class Parts:
     def __getitem__(self, kind: type[P]) -> P:
         """Return the object of a class. Raises `KeyError` for a class that is made later."""
         return cast(P, self._by_class[kind])
+
+    def find(self, kind: type[P]) -> P | None:
+        """Return the part of a feature that inherits from a class, None if the node has no such feature."""
+        return next((part for part in self if isinstance(part, kind)), None)
 
     def __iter__(self) -> Iterator[Part]:
         """Iterate over the parts of features, in their order."""

@@ -15,6 +15,7 @@ from dledger_broker.kernel.leadership import Group
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
+from tests.broker.telling import tell
 
 OnReply = Callable[[bytes | PeerError], None]
 
@@ -75,6 +76,7 @@ class Node:
             lambda node_id, kinds: self.learned.update({node_id: kinds}),
         )
         self.gossip.attach_members(self)
+        tell(self.group.events, "leader_changed", self.gossip.leader_changed)
         self.gossip.attach_pulls(self)
 
     def __len__(self) -> int:

@@ -83,6 +83,7 @@ class Node:
         self.received: list[tuple[ForwardedOrigin, bytes, float]] = []
         config = BrokerConfig(broker_group="b", node_id=node_id, data_dir=Path("unused"), **limits)  # type: ignore[arg-type]
         self.forwarder = Forwarder(self.env, self.group, config, self.counters, self)
+        self.group.events.add(self.forwarder)
         self.forwarder.attach(self.channel)
         self.client = Client()
         self._term = 0

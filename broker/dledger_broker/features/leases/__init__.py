@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.leases.commands import LEASE_COMMANDS, NAME
 from dledger_broker.features.leases.requests import LeaseRequests
 from dledger_broker.features.leases.table import LEASES
@@ -33,7 +32,6 @@ def _build(context: Context) -> LeaseRequests:
         context.group,
         context.clock,
         context.requests,
-        context.parts[ClientRequests],
         pops.revivals.look_again,
     )
     pops.leasing = leases

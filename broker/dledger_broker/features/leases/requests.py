@@ -18,7 +18,6 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
-from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, is_client_id, lease_owner
 from dledger_broker.features.pop.commands import Pop
@@ -55,7 +54,6 @@ class LeaseRequests(Part):
         group: Group,
         clock: GroupClock,
         requests: Requests,
-        clients: ClientRequests,
         look_again: Callable[[Container[str]], None],
     ) -> None:
         self._machine = machine
@@ -67,9 +65,6 @@ class LeaseRequests(Part):
         self._in_flight: set[str] = set()
         self._ending: set[str] = set()
         self._collected: list[RenewedLease] = []
-        clients.on_heartbeat.append(self._on_heartbeat)
-        clients.on_unregister.append(self._on_unregister)
-        machine.on_unready.append(self._discard)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -105,10 +100,10 @@ class LeaseRequests(Part):
 
     # ---------------------------------------------------------------- any node
 
-    def _on_heartbeat(self, request: Request, client_id: str) -> None:
+    def client_beat(self, request: Request, client_id: str) -> None:
         self._report(request, lease_owner(client_id, request.account), has_left=False)
 
-    def _on_unregister(self, request: Request, header: UnregisterClientHeader) -> None:
+    def client_left(self, request: Request, header: UnregisterClientHeader) -> None:
         if header.consumer_group and is_client_id(header.client_id):
             self._report(request, lease_owner(header.client_id, request.account), has_left=True)
 
@@ -174,7 +169,7 @@ class LeaseRequests(Part):
         if ended and error is None:
             self._look_again(ended)
 
-    def _discard(self, error: NotLeaderError) -> None:
+    def unready(self, error: NotLeaderError) -> None:
         """Give up the collected rows, because this replica no longer leads. None of them was proposed."""
         collected, self._collected = self._collected, []
         self._done(collected, error)

@@ -58,7 +58,7 @@ def _build(context: Context) -> PopRequests:
         requests,
         clock,
         changes,
-        Chooser(machine, reads, changes, live, dues.is_due, env.random(), OrderedCounts(machine, changes)),
+        Chooser(machine, reads, changes, live, dues.is_due, env.random(), OrderedCounts(changes)),
         reads,
         ReaderGroups(live, context.group, requests, groups),
         Subscriptions(live, context.counters, context.parts[Gossip], classes),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from dledger.environment import Environment
-from dledger.errors import LogError
+from dledger.errors import LogError, NotLeaderError
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
@@ -139,9 +139,6 @@ class PopRequests(Part):
         self.resets = PopResets(machine, changes, requests, self.held.arrived)
         revivals.on_due = acks.on_settled = self.held.arrived
         acks.on_untaken = revivals.note_untaken
-        machine.on_topics_changed.append(self._topics_changed)
-        machine.on_groups_changed.append(self._groups_changed)
-        group.listeners.append(self._leadership_changed)
         clock.add_dependent(lambda: self.changes.table.has_deliveries)
 
     @property
@@ -198,8 +195,17 @@ class PopRequests(Part):
     def close(self) -> None:
         self.revivals.close()
 
-    def arrived(self, queues: Sequence[QueueState]) -> None:
-        """Wake the pops that wait for messages in these queues. A queue may be named more than once."""
+    def unready(self, error: NotLeaderError) -> None:
+        self.changes.discard(error)
+        self._chooser.counts.forget_all()
+
+    def prepare_handover(self) -> None:
+        self.changes.flush()
+
+    def prepare_deletion(self) -> None:
+        self.changes.flush()
+
+    def messages_arrived(self, queues: Sequence[QueueState]) -> None:
         if len(self.held):
             self.held.arrived(queue.topic for queue in queues)
 
@@ -407,17 +413,18 @@ class PopRequests(Part):
             return False
         return True
 
-    def _leadership_changed(self) -> None:
+    def leader_changed(self) -> None:
         """Release the waiting clients of a deposed leader, so that they find the new leader."""
+        self.revivals.dues.leader_changed()
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
 
-    def _topics_changed(self) -> None:
+    def topics_changed(self) -> None:
         topics = self._machine.state.topics
         self.held.rerun_matching(lambda wait: wait.topic not in topics)
 
-    def _groups_changed(self) -> None:
+    def groups_changed(self) -> None:
         groups = self._machine.state.table(GROUPS).by_name
         self.held.rerun_matching(lambda wait: wait.group not in groups or not groups[wait.group].consume_enable)
 

@@ -80,10 +80,10 @@ class Dues:
         self._group = group
         self._ready_in: int | None = None
         self._ready_at = 0.0
-        group.listeners.append(self._leadership_changed)
-        self._leadership_changed()
+        self.leader_changed()
 
-    def _leadership_changed(self) -> None:
+    def leader_changed(self) -> None:
+        """Note when this node became ready as the leader."""
         ready_in = self._group.term if self._group.ready else None
         if ready_in is not None and ready_in != self._ready_in:
             self._ready_at = self._env.now()

@@ -71,7 +71,6 @@ class Placement:
         self._homes_at = -math.inf
         gossip.facts[READS_AS] = self._reads_as
         gossip.attach_placement(self)
-        group.listeners.append(self._on_leadership)
 
     def next_id(self, topic: str, queue_id: int, behind_bytes: int | None) -> int:
         """Return the broker id at which a reader of a queue pulls next.
@@ -149,7 +148,8 @@ class Placement:
         wanted = self._live.config.follower_reads != "off" and not self._group.is_leaving
         return self._own_id if wanted and self._access.obstacle is None else None
 
-    def _on_leadership(self) -> None:
+    def leader_changed(self) -> None:
+        """Forget the homes of another leader."""
         leader = (self._group.term, self._group.leader_id)
         if leader != self._leader:
             self._leader, self._changed_at = leader, self._env.now()

@@ -69,6 +69,13 @@ class QuotaRequests(Part):
             LabelledGauge("quota_refused", "Requests refused for a quota, on this node", _LABELS, self._refused),
         )
 
+    def leader_changed(self) -> None:
+        self.sends.leader_changed()
+        self.reads.leader_changed()
+
+    def name_made(self, account: str, messages: int, size: int) -> None:
+        self.sends.charge_account(account, messages, size)
+
     def release(self) -> None:
         self.sends.release()
         self.reads.release()

@@ -80,7 +80,6 @@ class RetryRequests(Part):
     ) -> None:
         self._quotas = quotas
         self.repeats = Repeats(env.now)
-        machine.overlay.before_deletion.append(self.repeats.forget)
         self._pace = Pace(env, live, counters)
         self._access = access
         self._machine = machine
@@ -117,6 +116,12 @@ class RetryRequests(Part):
                 lambda: self.dead_letters,
             ),
         )
+
+    def prepare_deletion(self) -> None:
+        self.repeats.forget()
+
+    def group_reset(self) -> None:
+        self.repeats.forget()
 
     def close(self) -> None:
         for request, timer in list(self._waiting.items()):

@@ -12,7 +12,6 @@ from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.requests import LockRequests
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.announcements import Announcements
-from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.names_made import NamesMade
@@ -121,7 +120,6 @@ class SendTargets:
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
         live: LiveConfig,
         announcements: Announcements,
         requests: Requests,
@@ -139,9 +137,6 @@ class SendTargets:
         self._group_proposals = group_proposals
         self._locks = locks
         self._targets: dict[str, SendTarget] = {}
-        machine.on_topics_changed.append(self.forget)
-        machine.on_groups_changed.append(self.forget)
-        group.listeners.append(self.forget)
 
     def _keep_table(self, state: BrokerState) -> None:
         self._groups = state.table(GROUPS).by_name
