@@ -40,7 +40,7 @@ from dledger_broker.frontend.registration import Registrar
 from dledger_broker.frontend.route_lookups import RouteLookups
 from dledger_broker.kernel.counters import HELP, BrokerCounters
 from dledger_broker.kernel.events import Events
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import DERIVED, BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature, Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
@@ -85,7 +85,7 @@ class Broker:
         self._features = features
         self.counter = BrokerCounters()
         self._events = Events()
-        self.group = Group(config.node_id, str(config.advertised), self._events)
+        self.group = LeadershipView(config.node_id, str(config.advertised), self._events)
         self.group_secret: GroupSecrets | None = None
         """The secrets that the group's nodes share, after `start` has read them. None if `secret_file` is not set."""
         self.tls: TlsContext | None = None

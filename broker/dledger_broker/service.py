@@ -26,7 +26,7 @@ from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.group_clock import GroupClock
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.names_made import NamesMade
@@ -58,7 +58,7 @@ class BrokerService(EventListener):
         machine: BrokerMachine,
         log: Log,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         counters: BrokerCounters,
         store_host: HostAddress,
         channels: Channels,

@@ -24,7 +24,7 @@ from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import text_of
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.requests import Buffer, WaitsCounted
@@ -256,7 +256,7 @@ class ServedBroker:
 
     config: BrokerConfig
     memory: BrokerInMemory
-    group: Group
+    group: LeadershipView
     counters: BrokerCounters
     service: BrokerService
 
@@ -329,7 +329,7 @@ def make_served_broker(
     nothing.
     """
     machine, counters = memory.machine, BrokerCounters()
-    group = Group(NODE_ID, "127.0.0.1:10911", machine.events)
+    group = LeadershipView(NODE_ID, "127.0.0.1:10911", machine.events)
     features = [feature for feature in memory.features if feature not in (group_settings.FEATURE, retention.FEATURE)]
     features += more
     service = BrokerService(

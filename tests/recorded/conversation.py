@@ -30,7 +30,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
@@ -67,7 +67,7 @@ def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gossip_that_tells(
     env: Environment,
-    group: Group,
+    group: LeadershipView,
     peers: Iterable[str],
     _kinds: tuple[int, ...],
     learned: Callable[[str, tuple[int, ...]], None],

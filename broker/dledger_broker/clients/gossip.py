@@ -28,7 +28,7 @@ from dledger.net.requests import RequestChannel
 from dledger.net.transport import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 
 GOSSIP_CHANNEL: Final = 2
 READS_AS: Final = "reads_as"
@@ -144,7 +144,7 @@ class Gossip:
     def __init__(
         self,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         peers: Iterable[str],
         kinds: tuple[int, ...],
         learned: Callable[[str, tuple[int, ...]], None],

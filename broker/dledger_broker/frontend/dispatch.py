@@ -26,7 +26,7 @@ from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.audit import Audit
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.held_memory import HeldMemory, request_bytes
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Channel, Origin, Principal, Read, Request, Waits, request_of
 from dledger_broker.kernel.rights import ANY_ACCOUNT
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
@@ -119,7 +119,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        group: Group,
+        group: LeadershipView,
         counters: BrokerCounters,
         node: Log,
         env: Environment,

@@ -44,7 +44,7 @@ from dledger_broker.frontend.alias_port import SENDS
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.events import EventListener
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request, WaitsCounted
 from dledger_broker.kernel.routes import Route
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -183,7 +183,12 @@ class Forwarder(EventListener):
     """Both ends of the forwarding channel of one node."""
 
     def __init__(
-        self, env: Environment, group: Group, limits: BrokerConfig, counters: BrokerCounters, handling: Handling
+        self,
+        env: Environment,
+        group: LeadershipView,
+        limits: BrokerConfig,
+        counters: BrokerCounters,
+        handling: Handling,
     ) -> None:
         self._env = env
         self._group = group

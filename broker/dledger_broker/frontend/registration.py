@@ -32,7 +32,7 @@ from dledger_broker.features.topics.write_aliases import AliasedTopics
 from dledger_broker.frontend.identity import Identity, OwnAlias
 from dledger_broker.frontend.name_server import NameServerConnection
 from dledger_broker.kernel.events import EventListener
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
 from dledger_remoting.bodies import encode_body
@@ -93,7 +93,7 @@ class Registrar(EventListener):
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
+        group: LeadershipView,
         config: BrokerConfig,
         credentials: Credentials | None = None,
         tls: TlsContext | None = None,

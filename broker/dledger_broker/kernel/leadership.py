@@ -11,7 +11,7 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import NotLeader
 
 
-class Group:
+class LeadershipView:
     """The present leadership, and each node's client address, as far as the nodes have exchanged them.
 
     `ready` is true while this node leads and takes proposals. `events` tells of every change of `ready`, of the leader

@@ -22,7 +22,7 @@ from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Requests
@@ -187,7 +187,7 @@ class Context:
     machine: BrokerMachine
     log: Log
     env: Environment
-    group: Group
+    group: LeadershipView
     counters: BrokerCounters
     requests: Requests
     announcements: Announcements

@@ -28,7 +28,7 @@ from dledger_broker.features.retention.policy import REFUSE, RetentionPolicy
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.events import EventListener
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
@@ -177,7 +177,7 @@ class SimBroker(EventListener):
         self.broker.attach(node)
         self.waiting = Waiting(life, scheduler, self.broker, truth)
         self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
-        group = Group(name, str(config.advertised), self.broker.events)
+        group = LeadershipView(name, str(config.advertised), self.broker.events)
         self.service = BrokerService(
             config, features, self.broker, node, environment, group, self.counters, address, Channels()
         )

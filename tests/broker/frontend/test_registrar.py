@@ -18,7 +18,7 @@ from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.frontend import name_server, registration
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel import topics
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.bodies import decode_body
@@ -131,7 +131,7 @@ class Setup:
     def __init__(self, servers: Sequence[FakeNameServer], **keys: int) -> None:
         self.memory = BrokerInMemory(lead=False)
         events = self.memory.machine.events
-        self.group = Group(NODE_ID, "127.0.0.1:10911", events)
+        self.group = LeadershipView(NODE_ID, "127.0.0.1:10911", events)
         tell(events, "new_leadership", self.group.on_leadership)
         self.config = BrokerConfig(
             broker_group="broker-a",

@@ -12,7 +12,7 @@ from dledger_broker.clients.tables import ACCOUNT_MARK, NO_ACCOUNT, NOTIFY_FIELD
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.kernel import rights
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.rights import Action
@@ -56,7 +56,12 @@ class ClientRequests(Part):
     """Part that handles heartbeats of clients, and their leaving."""
 
     def __init__(
-        self, env: Environment, group: Group, gossip: Gossip, members: GroupMembers, consumers: ConsumerRequests
+        self,
+        env: Environment,
+        group: LeadershipView,
+        gossip: Gossip,
+        members: GroupMembers,
+        consumers: ConsumerRequests,
     ) -> None:
         self._env = env
         self._group = group

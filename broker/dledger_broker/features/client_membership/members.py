@@ -12,7 +12,7 @@ from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request
@@ -43,7 +43,7 @@ class GroupMembers:
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         channels: Iterable[ClientChannel],
         groups: GroupProposals,

@@ -23,7 +23,7 @@ from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTab
 from dledger_broker.features.pop.commands import Pop
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Request, Requests, own_request
@@ -51,7 +51,7 @@ class LeaseRequests(Part):
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         clock: GroupClock,
         requests: Requests,
         look_again: Callable[[Container[str]], None],

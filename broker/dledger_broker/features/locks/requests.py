@@ -18,7 +18,7 @@ from dledger_broker.features.locks.table import NAME, LockKey, Owner
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.jobs import Job, JobHandle
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -91,7 +91,7 @@ class LockRequests(Part):
         machine: BrokerMachine,
         changes: LockChanges,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         counters: BrokerCounters,
         requests: Requests,
         group_proposals: GroupProposals,

@@ -17,7 +17,7 @@ from dledger_broker.features.offsets.reset_rules import ResetRules
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part, Parts
 from dledger_broker.kernel.queues import QueueState
@@ -62,7 +62,7 @@ class OffsetRequests(Part):
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         requests: Requests,
         groups: GroupProposals,
         commits: OffsetCommits,

@@ -29,13 +29,13 @@ from dledger_broker.features.pop.turns import PopTurns
 from dledger_broker.features.pulling.limits import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -96,7 +96,7 @@ class PopRequests(Part):
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
@@ -110,7 +110,7 @@ class PopRequests(Part):
         acks: AckRequests,
         revivals: Revivals,
         shared_names: SharedNames,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._quotas = quotas
         self._shared_names = shared_names

@@ -28,7 +28,7 @@ from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome
@@ -73,7 +73,7 @@ class Dues:
     `NEW_LEADER_S`. `leases` judges deliveries under a lease.
     """
 
-    def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
+    def __init__(self, env: Environment, clock: GroupClock, group: LeadershipView) -> None:
         self.leases: HiddenByLease | None = None
         self._env = env
         self._clock = clock

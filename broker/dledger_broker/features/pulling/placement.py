@@ -31,7 +31,7 @@ from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.clients.gossip import READS_AS, Gossip
 from dledger_broker.kernel.access import Access
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.routes import Effect
@@ -56,7 +56,7 @@ class Placement:
     """Placement on one node, as the leader or as a follower."""
 
     def __init__(
-        self, env: Environment, log: Log, group: Group, live: LiveConfig, gossip: Gossip, access: Access
+        self, env: Environment, log: Log, group: LeadershipView, live: LiveConfig, gossip: Gossip, access: Access
     ) -> None:
         self._env = env
         self._log = log

@@ -39,11 +39,11 @@ from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reads import QueueReads, verify_records
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.pulling.turn_reads import TurnReads
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part, Parts
@@ -79,7 +79,7 @@ class PullRequests(Part):
         machine: BrokerMachine,
         log: Log,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
@@ -90,7 +90,7 @@ class PullRequests(Part):
         group_proposals: GroupProposals,
         classes: ClassFilters,
         access: Access,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._quotas = quotas
         self._placement = Placement(env, log, group, live, gossip, access)

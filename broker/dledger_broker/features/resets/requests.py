@@ -24,7 +24,7 @@ from dledger_broker.features.resets.consumers import GroupMembers, Statuses
 from dledger_broker.features.resets.table import NAME, ResetRow
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.audit import SubjectState
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
@@ -61,7 +61,7 @@ class Resets(Part, ResetRules):
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         config: BrokerConfig,
         requests: Requests,
         groups: GroupProposals,

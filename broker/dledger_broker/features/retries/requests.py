@@ -19,7 +19,7 @@ from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.retries.pace import Pace
 from dledger_broker.features.retries.policies import check_policy, retry_delay
 from dledger_broker.features.retries.records import sent_back, topic_of
@@ -76,7 +76,7 @@ class RetryRequests(Part):
         due_messages: DueMessages,
         access: Access,
         counters: BrokerCounters,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._quotas = quotas
         self.repeats = Repeats(env.now)

@@ -14,7 +14,7 @@ from dledger.environment import Environment
 from dledger.errors import LogError, TooLargeError
 from dledger_broker.features.delay.asked import Due, RequestedDelay
 from dledger_broker.features.delay.messages import DueMessages, WaitingMessage
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_seed
 from dledger_broker.features.sending.gathering import Gathering
@@ -57,7 +57,7 @@ class DelayedSends:
         tails: RecordTails,
         due_messages: DueMessages,
         idempotent: IdempotentSends,
-        quotas: Admission,
+        quotas: QuotaGate,
         plain: PlainSends,
     ) -> None:
         self._units = units

@@ -12,7 +12,7 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
 from dledger_broker.features.sending.dedup.remembered import write_command
@@ -48,7 +48,7 @@ class PlainSends:
         targets: SendTargets,
         tails: RecordTails,
         staging: SendStaging,
-        quotas: Admission,
+        quotas: QuotaGate,
         idempotent: IdempotentSends,
         requests: Requests,
     ) -> None:

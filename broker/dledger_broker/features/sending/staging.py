@@ -7,7 +7,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol
 
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.sending.on_their_way import UnitInFlight, UnitsInFlight
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.counters import BrokerCounters
@@ -34,7 +34,7 @@ class SendStaging:
         machine: BrokerMachine,
         writer: LogWriter,
         counters: BrokerCounters,
-        quotas: Admission,
+        quotas: QuotaGate,
         in_flight: UnitsInFlight,
         store_host: HostAddress,
     ) -> None:

@@ -21,7 +21,7 @@ from dledger_broker.clients.tables import ClientRow
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pulling.placement import CHANGE_S, TOLD_S, Placement
 from dledger_broker.kernel.access import Access
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.route import MASTER_ID
@@ -38,7 +38,7 @@ class PlacingNode:
 
     def __init__(self, world: World, name: str, mode: str) -> None:
         self.world, self.name = world, name
-        self.group = Group(name, f"10.0.0.1:{name[1:]}")
+        self.group = LeadershipView(name, f"10.0.0.1:{name[1:]}")
         peers = [other for other in NAMES if other != name]
         self.gossip = Gossip(world.env, self.group, peers, (), lambda *_: None)
         self.gossip.attach_members(self)

@@ -1,4 +1,4 @@
-"""Admission of sends and of reads: a request beyond a quota waits until there is room, or is refused.
+"""Gate of sends and of reads: a request beyond a quota waits until there is room, or is refused.
 
 No part of a waiting request has been done. When the request proceeds, it is handled from the start, because its topic,
 account or leader may have changed. A send is charged to its quotas once, when it proceeds. A read is charged when it is
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from dledger.environment import Environment
 from dledger_broker.features.quotas.meters import HeldSend, Meter
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaKind, QuotaOwner, QuotaTable
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
@@ -78,11 +78,11 @@ READS: Final = Scope(
 )
 
 
-class Admission:
+class QuotaGate:
     """Meters of the quotas of `scope` on a node. Each new leader begins with full meters."""
 
     def __init__(
-        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, scope: Scope = SENDS
+        self, machine: BrokerMachine, env: Environment, group: LeadershipView, requests: Requests, scope: Scope = SENDS
     ) -> None:
         self._scope = scope
         self._env = env
