@@ -15,7 +15,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features import COMMANDS, FEATURES
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.feature import Replicated
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.routes import Route
 from dledger_broker.service import BrokerService
 from dledger_broker.testing import BrokerInMemory
@@ -61,7 +61,7 @@ def folder_of(feature: Replicated) -> str:
 def routes() -> Iterator[tuple[Replicated, int, Route]]:
     """Yield the routes of every feature on a node that is never started."""
     config = BrokerConfig(broker_group="broker-a", node_id=NODE_ID, data_dir=Path("unused"))
-    memory, group = BrokerInMemory(lead=False), Group(NODE_ID, "127.0.0.1:10911")
+    memory, group = BrokerInMemory(lead=False), LeadershipView(NODE_ID, "127.0.0.1:10911")
     host, counters = HostAddress("127.0.0.1", 10911), BrokerCounters()
     service = BrokerService(
         config, FEATURES, memory.machine, memory.node, memory.env, group, counters, host, Channels()

@@ -25,7 +25,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Final, TextIO
 
-from dledger_base.log_writer import LogWriter
+from dledger_base.line_writer import LineWriter
 
 BURST_LINES: Final = 5_000
 """Maximum number of lines of an account at once."""
@@ -154,7 +154,7 @@ class AuditLog:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._writer: LogWriter | None = None
+        self._writer: LineWriter | None = None
         self._file: AuditFile | None = None
         self._rates: dict[str, tuple[float, float, int]] = {}
         """For each account: the lines that it may still write, since when, and how many were above its rate."""
@@ -162,7 +162,7 @@ class AuditLog:
     def open(self, folder: Path, keep_days: int) -> None:
         """Write to a folder from now on."""
         self._file = AuditFile(folder, keep_days)
-        self._writer = LogWriter(logging.Formatter("%(message)s")).write_to(self._file)
+        self._writer = LineWriter(logging.Formatter("%(message)s")).write_to(self._file)
 
     def close(self) -> None:
         """Write the lines that wait, and stop."""

@@ -39,7 +39,8 @@ from dledger_broker.frontend.listener import Listener, require_bindable
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.frontend.route_lookups import RouteLookups
 from dledger_broker.kernel.counters import HELP, BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.events import Events
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import DERIVED, BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature, Gauge, LabelledGauge
 from dledger_broker.kernel.state import BrokerState
@@ -83,7 +84,8 @@ class Broker:
         self.config = config
         self._features = features
         self.counter = BrokerCounters()
-        self.group = Group(config.node_id, str(config.advertised))
+        self._events = Events()
+        self.group = LeadershipView(config.node_id, str(config.advertised), self._events)
         self.group_secret: GroupSecrets | None = None
         """The secrets that the group's nodes share, after `start` has read them. None if `secret_file` is not set."""
         self.tls: TlsContext | None = None
@@ -141,12 +143,13 @@ class Broker:
                 disk=disk,
                 features=self._features,
                 config=MachineConfig(node_id=config.node_id, withheld_kinds=withheld_kinds(config)),
+                events=self._events,
             )
             engine = engine_named(config.engine)
             self.node = Node(self._node_config(), self.machine, engine=engine, holds=self.holds, disk=disk)
             self.machine.attach(self.node)
             self._stop_reason = asyncio.get_running_loop().create_future()
-            TlsFact(config, self.machine, env, disk, tls_kept, self._stop_reason.set_result)
+            self._events.add(TlsFact(config, self.machine, env, disk, tls_kept, self._stop_reason.set_result))
             self._assemble(env, store_host)
             await self.listener.bind(config.host, config.port)
             if config.alias_port:
@@ -414,11 +417,10 @@ class Broker:
             service.access,
         )
         self.registrar = Registrar(machine, group, config, self._credentials, self._namesrv_tls)
+        self._events.add(self.registrar, service.announcements)
         self.route_lookups = RouteLookups(env, config.namesrv, self._namesrv_tls)
         service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar)
-        self.registrar.on_registered = service.announcements.check
-        group.listeners.append(service.announcements.check)
 
     async def _start_http(self) -> None:
         try:

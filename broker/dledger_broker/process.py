@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dledger_base.log_writer import LogWriter
+from dledger_base.line_writer import LineWriter
 from dledger_base.logs import STDOUT, LogFormatter, open_log, set_levels
 from dledger_base.printed import PrintedLines
 from dledger_base.room import FULL
@@ -93,9 +93,9 @@ class Logs:
         self._file = config.log_file or config.data_dir / "log" / "broker.log"
         formatter = LogFormatter(config.log_format, config.node_id)
         logging.raiseExceptions = False  # on a full disk every line would bring a traceback to the screen
-        self._screen = LogWriter(formatter).write_to(PrintedLines(printed_to))
+        self._screen = LineWriter(formatter).write_to(PrintedLines(printed_to))
         self._screen.setLevel(logging.WARNING)
-        self._lines = LogWriter(formatter)
+        self._lines = LineWriter(formatter)
         logging.basicConfig(handlers=[self._lines, self._screen], force=True)
         set_levels(config.log_level, config.log_levels)
 

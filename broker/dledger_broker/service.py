@@ -18,15 +18,15 @@ from dledger_broker.clients.topic_routes import TopicRoutes
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pulling.requests import PullRequests
-from dledger_broker.features.quotas.requests import QuotaRequests
 from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import FORWARD_CHANNEL, Forwarder
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.group_clock import GroupClock
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.names_made import NamesMade
@@ -44,7 +44,7 @@ class LostChannel(ClientChannel, Origin, Protocol):
     """The connection of a client that has closed."""
 
 
-class BrokerService:
+class BrokerService(EventListener):
     """Everything between the client port and the log. Call `start` once the node is started, `settle` while it still
     runs.
 
@@ -58,7 +58,7 @@ class BrokerService:
         machine: BrokerMachine,
         log: Log,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         counters: BrokerCounters,
         store_host: HostAddress,
         channels: Channels,
@@ -99,20 +99,20 @@ class BrokerService:
         )
         for feature in features:
             self.parts.build(feature, context)
+        for part in self.parts:
+            part.meet(self.parts)
         self.requests.audit.subject_states = {
             code: read_state for part in self.parts for code, read_state in part.audited.items()
         }
-        names.on_made.append(self.parts[QuotaRequests].sends.charge_account)
         # Two features are named here. Nearly all requests are sends and pulls. The dispatcher passes them on a read at
-        # a time, without a look-up of the route for each. Arriving messages wake held pulls and pops.
+        # a time, without a look-up of the route for each.
         self._pulls = self.parts[PullRequests]
         self._pops = self.parts[PopRequests]
         self.requests.connect(self.forwarder, self.parts[SendRequests], self._pulls, self.relay, self.parts.routes())
         self._log = log
         self._env = env
         self._commit_push_due = False
-        machine.on_leadership_changed.append(self._on_leadership)
-        machine.on_arrival = self._on_arrival
+        machine.events.add(names, self.clock, *self.parts, self, self.forwarder)
 
     def start(self) -> None:
         """Begin to exchange requests with the other nodes, to index, and to run the parts."""
@@ -176,18 +176,15 @@ class BrokerService:
         for part in self.parts:
             await part.save()
 
-    def _on_leadership(self, leadership: Leadership) -> None:
+    def new_leadership(self, leadership: Leadership) -> None:
         self.group.on_leadership(leadership)
         if not self.group.ready:
             return
         _logger.info("node=%s event=leading term=%d", self.config.node_id, leadership.term)
 
-    def _on_arrival(self, queues: list[QueueState]) -> None:
-        """Wake this node's long polls for messages that can now be read. If clients wait on other nodes, send these the
-        commit.
-        """
-        self._pulls.held.arrived(queues)
-        self._pops.arrived(queues)
+    def messages_arrived(self, queues: Sequence[QueueState]) -> None:
+        """Send the commit to the other nodes if clients wait there. Those that wait here have been woken."""
+        _ = queues
         if self.group.ready and self.gossip.followers_hold_pulls and not self._commit_push_due:
             self._commit_push_due = True
             self._env.call_soon(self._push_commit)

@@ -17,6 +17,7 @@ from dledger.store.disk import OsDisk, write_file_durably
 from dledger_broker.config import BrokerConfig
 from dledger_broker.errors import ConfigError
 from dledger_broker.features.access.table import ACCESS
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.trying_again import RETRY_S
@@ -73,7 +74,7 @@ def require_tls(config: BrokerConfig) -> tuple[str, ...]:
     return kept
 
 
-class TlsFact:
+class TlsFact(EventListener):
     """Follower of a running node's log. It keeps the file, which holds `kept`, and calls `fail` once if TLS is missing
     here.
     """
@@ -95,12 +96,14 @@ class TlsFact:
         self._kept = kept
         self._is_writing = False
         machine.on_state(self._on_state)
-        machine.on_members_changed.append(self._check_ports)
 
     def _on_state(self, state: BrokerState) -> None:
         """Check a new state with the fact. Ignore a snapshot without the fact: the log behind it may have the fact."""
         if _ports(state):
             self._env.call_soon(self._check_ports)
+
+    def members_changed(self) -> None:
+        self._check_ports()
 
     def _check_ports(self) -> None:
         ports = _ports(self._machine.state)

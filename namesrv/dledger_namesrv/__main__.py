@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from dledger_base.log_writer import LogWriter
+from dledger_base.line_writer import LineWriter
 from dledger_base.logs import STDOUT, LogFormatter, announce, log_start, open_log, set_levels
 from dledger_base.names import outlasts
 from dledger_base.open_files import room_for_connections, too_few_files
@@ -65,7 +65,7 @@ def _open_log(config: NameServerConfig, printed_to: Path | None) -> None:
         target = open_log(config.log_file) if config.log_file else PrintedLines(printed_to)
     except OSError as error:
         raise StartError(f"log_file {config.log_file} cannot be written: {error.strerror}") from error
-    logging.basicConfig(handlers=[LogWriter(formatter).write_to(target)], force=True)
+    logging.basicConfig(handlers=[LineWriter(formatter).write_to(target)], force=True)
     set_levels(config.log_level, config.log_levels)
 
 

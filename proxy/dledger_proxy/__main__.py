@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from dledger_base.extras import install_command
-from dledger_base.log_writer import LogWriter
+from dledger_base.line_writer import LineWriter
 from dledger_base.logs import STDOUT, LogFormatter, announce, log_start, open_log, set_levels
 from dledger_base.printed import PrintedLines
 
@@ -65,7 +65,7 @@ def _open_log(config: ProxyConfig, printed_to: Path | None) -> None:
         target = open_log(config.log_file) if config.log_file else PrintedLines(printed_to)
     except OSError as error:
         raise StartError(f"log_file {config.log_file} cannot be written: {error.strerror}") from error
-    logging.basicConfig(handlers=[LogWriter(LogFormatter(config.log_format, "proxy")).write_to(target)], force=True)
+    logging.basicConfig(handlers=[LineWriter(LogFormatter(config.log_format, "proxy")).write_to(target)], force=True)
     set_levels(config.log_level, config.log_levels)
     # It logs each request that a client cancels or breaks; the service has lines of its own, which are limited.
     logging.getLogger("grpclib").setLevel(logging.CRITICAL)

@@ -18,6 +18,7 @@ from dledger.types import Membership, ReplicaId
 from dledger_base.config_keys.declared import ConfigValue
 from dledger_broker.features.pins.table import PutPin
 from dledger_broker.node import Broker
+from tests.broker.telling import tell
 
 NODE_IDS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 
@@ -52,7 +53,7 @@ class BrokerGroup:
             own = (voter.node_id, voter.incarnation, config.segment_bytes)
             write_identity(OsDisk(str(directory)), Identity(*group, *own, Membership(voters)))
             broker = Broker(config)
-            broker.group.listeners.append(self._announce)
+            tell(broker.group.events, "leader_changed", self._announce)
             self.brokers[voter.node_id] = broker
 
     def _announce(self) -> None:
@@ -79,7 +80,7 @@ class BrokerGroup:
             if leader.machine.understood_by_all(PutPin):
                 understood.set()
 
-        leader.machine.on_members_changed.append(look)
+        tell(leader.machine.events, "members_changed", look)
         look()
         async with asyncio.timeout(20):
             await understood.wait()

@@ -17,6 +17,7 @@ from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_heartbeat
 from tests.broker.served_broker import pull_ext
+from tests.broker.telling import tell
 from tests.waiting import until  # noqa: F401 - tests import it from here
 
 
@@ -133,7 +134,7 @@ class Client:
 async def running(config: BrokerConfig, *, bootstrap: bool = False) -> AsyncIterator[Broker]:
     broker = Broker(config, bootstrap=bootstrap)
     ready = asyncio.Event()
-    broker.group.listeners.append(lambda: ready.set() if broker.group.ready else None)
+    tell(broker.group.events, "leader_changed", lambda: ready.set() if broker.group.ready else None)
     await broker.start()
     try:
         async with asyncio.timeout(20):

@@ -12,6 +12,7 @@ from dledger.environment import AsyncioEnvironment
 from dledger_broker.features import FEATURES
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_remoting.topics import TopicConfig
+from tests.broker.telling import tell
 
 
 class NodeAlone:
@@ -28,7 +29,7 @@ class NodeAlone:
 
     async def __aenter__(self) -> Self:
         ready = asyncio.Event()
-        self.machine.on_leadership_changed.append(lambda now: ready.set() if now.ready else None)
+        tell(self.machine.events, "new_leadership", lambda now: ready.set() if now.ready else None)
         await self.node.start()
         self.machine.start()
         async with asyncio.timeout(20):

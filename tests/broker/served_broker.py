@@ -24,7 +24,7 @@ from dledger_broker.features.settings.table import PutSettings
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import text_of
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.kernel.requests import Buffer, WaitsCounted
@@ -229,7 +229,9 @@ def make_group(broker: ServedBroker, name: str = "CG", **settings: Any) -> None:
 
 def founded(broker: ServedBroker, **keys: Any) -> ServedBroker:
     """Have a leader propose the settings of its group, with other values of these keys."""
-    GroupSettings(broker.memory.machine, broker.memory.env, replace(broker.config, **keys))
+    broker.memory.machine.events.add(
+        GroupSettings(broker.memory.machine, broker.memory.env, replace(broker.config, **keys))
+    )
     broker.settle()
     return broker
 
@@ -254,7 +256,7 @@ class ServedBroker:
 
     config: BrokerConfig
     memory: BrokerInMemory
-    group: Group
+    group: LeadershipView
     counters: BrokerCounters
     service: BrokerService
 
@@ -326,7 +328,8 @@ def make_served_broker(
     `channels` are its clients' own, which most tests do without. `more` are features of a test, which replicate
     nothing.
     """
-    group, counters, machine = Group(NODE_ID, "127.0.0.1:10911"), BrokerCounters(), memory.machine
+    machine, counters = memory.machine, BrokerCounters()
+    group = LeadershipView(NODE_ID, "127.0.0.1:10911", machine.events)
     features = [feature for feature in memory.features if feature not in (group_settings.FEATURE, retention.FEATURE)]
     features += more
     service = BrokerService(

@@ -5,7 +5,7 @@ Requests that waited for a change are handled in the middle of these calls, so t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from dledger.statemachine import Leadership
 from dledger.types import ReplicaId
 from dledger_broker.clients.gossip import Gossip, Table, _encode
 from dledger_broker.clients.tables import ClientRow
+from dledger_broker.features import FEATURES
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.features.pulling.longpoll import LongPolls
@@ -31,9 +32,11 @@ from dledger_broker.frontend.dispatch import Dispatcher
 from dledger_broker.frontend.forwarding import Forwarder
 from dledger_broker.frontend.listener import Listener
 from dledger_broker.frontend.registration import Registrar
+from dledger_broker.kernel.events import EVENTS, EventListener, Events
 from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.members import Features
+from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.told_kinds import ReportedKinds
 from dledger_broker.kernel.topics import TopicTable
 from dledger_broker.node import Broker
@@ -45,47 +48,49 @@ from dledger_broker.views.keysearch import KeySearch
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData
 from dledger_remoting.topics import SubscriptionGroupConfig, TopicConfig
 from tests.broker.clients.gossiping import Channel
+from tests.broker.telling import tell, tell_first
 
-LEADERSHIP = [
-    "IdempotentSends._on_leadership",
-    "GroupSettings._on_leadership",
-    "Adoption._on_leadership",
-    "BrokerService._on_leadership",
-]
-GROUP = [
-    "GroupMembers._announce_leader",
-    "Gossip._on_leadership",
-    "LockRequests._leadership_changed",
-    "Admission._on_leadership",
-    "Admission._on_leadership",
-    "SendTargets.forget",
-    "Placement._on_leadership",
-    "PullRequests._on_leadership",
-    "Dues._leadership_changed",
-    "PopRequests._leadership_changed",
-    "Registrar.__init__.<lambda>",
-    "Announcements.check",
-]
-RESUMED = ["Forwarder._try_waiting"]
-TOPICS = [
-    "GroupMembers._check_waiting",
-    "SendTargets.forget",
-    "LongPolls.release_dropped",
-    "PopRequests._topics_changed",
-    "Registrar.__init__.<lambda>",
-]
-GROUPS = ["GroupMembers._check_waiting", "SendTargets.forget", "PopRequests._groups_changed", "Adoption._adopt"]
-MEMBERS = [
-    "Activation.check",
-    "TlsFact._check_ports",
-    "IdempotentSends._on_members",
-    "GroupSettings._check",
-    "Adoption._check",
-]
+TOLD = {
+    "unready": [
+        "NamesMade",
+        "GroupClock",
+        "OffsetRequests",
+        "PopRequests",
+        "LeaseRequests",
+        "Resets",
+    ],
+    "new_leadership": ["SendRequests", "GroupSettings", "Adoption", "BrokerService"],
+    "leader_changed": [
+        "ClientRequests",
+        "LockRequests",
+        "QuotaRequests",
+        "SendRequests",
+        "PullRequests",
+        "PopRequests",
+        "Registrar",
+        "Announcements",
+    ],
+    "name_servers_changed": ["Announcements"],
+    "resume_waiting": ["Forwarder"],
+    "prepare_handover": ["OffsetRequests", "PopRequests"],
+    "topics_changed": ["ClientRequests", "SendRequests", "PullRequests", "PopRequests", "Registrar"],
+    "groups_changed": ["ClientRequests", "SendRequests", "PopRequests", "Adoption"],
+    "members_changed": ["Activation", "TlsFact", "SendRequests", "GroupSettings", "Adoption"],
+    "prepare_deletion": ["OffsetRequests", "RetryRequests", "PopRequests"],
+    "refused": ["SendRequests"],
+    "messages_arrived": ["PullRequests", "PopRequests", "BrokerService"],
+    "group_reset": ["RetryRequests"],
+    "client_beat": ["LeaseRequests"],
+    "client_left": ["LockRequests", "LeaseRequests"],
+    "name_made": ["QuotaRequests"],
+    "sends_go_on": ["SendRequests"],
+}
+"""Classes of the listeners that are told of each event, in their order."""
+CHANGE = ("new_leadership", "leader_changed", "resume_waiting")
 TRIMMED = ["BrokerMachine._trimmed"]
 HANDOVER = ["BrokerMachine.hand_over"]
-ALL_OF_LEADERSHIP = [*LEADERSHIP, *GROUP, *RESUMED]
-"""Callbacks of a change of leadership. The broker's service passes the change on to the view of the group."""
+ALL_OF_LEADERSHIP = [f"{owner}.{event}" for event in CHANGE for owner in TOLD[event]]
+"""Calls at a change of leadership. The broker's service passes the change on to the view of the group."""
 
 STARTED = [
     (Listener, "bind"),
@@ -133,7 +138,7 @@ def name_of(callback: Callable[..., object]) -> str:
     return qualified if owner is None else f"{type(owner).__name__}.{callback.__name__}"
 
 
-def names_of(callbacks: list[Callable[..., object]]) -> list[str]:
+def names_of(callbacks: Iterable[Callable[..., object]]) -> list[str]:
     return [name_of(callback) for callback in callbacks]
 
 
@@ -157,18 +162,19 @@ def traced(*methods: tuple[type, str], calls: bool = True) -> Iterator[list[str]
         yield trace
 
 
-def record_calls(callbacks: list[Callable[..., object]], trace: list[str]) -> None:
-    """Replace each callback by a function that only notes the call, except callbacks that pass the change on."""
+def record_calls(events: Events, names: Iterable[str], trace: list[str]) -> None:
+    """Replace each call at these events by a function that only notes it, except calls that pass the change on."""
 
     def noting(callback: Callable[..., object]) -> Callable[..., object]:
         def note(*arguments: object) -> None:
             trace.append(name_of(callback))
-            if name_of(callback) == "BrokerService._on_leadership":
+            if name_of(callback) == "BrokerService.new_leadership":
                 callback(*arguments)
 
         return note
 
-    callbacks[:] = map(noting, callbacks)
+    for name in names:
+        setattr(events, name, tuple(map(noting, getattr(events, name))))
 
 
 async def lead(broker: Broker) -> None:
@@ -187,26 +193,44 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         await started.stop()
 
 
-def test_callbacks_are_registered_in_this_order(broker: Broker) -> None:
+def test_listeners_are_told_of_each_event_in_this_order(broker: Broker) -> None:
     machine, replica = broker.machine, broker.node.replica
-    assert names_of(machine.on_leadership_changed) == LEADERSHIP
-    assert names_of(broker.group.listeners) == GROUP
-    assert names_of(broker.group.resumers) == RESUMED
-    assert names_of(machine.on_topics_changed) == TOPICS
-    assert names_of(machine.on_groups_changed) == GROUPS
-    assert names_of(machine.on_members_changed) == MEMBERS
+    assert broker.group.events is machine.events
+    found = {event: names_of(getattr(machine.events, event)) for event in EVENTS}
+    assert found == {event: [f"{owner}.{event}" for owner in owners] for event, owners in TOLD.items()}
     assert names_of(replica.on_trimmed) == TRIMMED
     assert names_of(replica.leading.on_handover) == HANDOVER
 
 
+def test_parts_are_told_in_the_order_of_the_features(broker: Broker) -> None:
+    parts = list(broker.service.parts)
+    assert len(parts) == len(FEATURES)
+    for event in EVENTS:
+        told = [call.__self__ for call in getattr(broker.machine.events, event)]
+        places = [parts.index(listener) for listener in told if isinstance(listener, Part)]
+        assert places == sorted(places), event
+
+
+def test_a_listener_is_told_only_of_events_that_it_overrides() -> None:
+    events, told = Events(), list[str]()
+
+    class Hearing(EventListener):
+        def topics_changed(self) -> None:
+            told.append("topics")
+
+    events.add(EventListener(), Hearing(), Hearing())
+    assert {event for event in EVENTS if getattr(events, event)} == {"topics_changed"}
+    for tell_of_topics in events.topics_changed:
+        tell_of_topics()
+    assert told == ["topics", "topics"]
+
+
 def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     gossip, registrar = broker.service.gossip, broker.registrar
-    assert name_of(broker.machine.on_arrival) == "BrokerService._on_arrival"
     assert name_of(gossip.local._changed) == "Gossip._local_changed"
     assert isinstance(gossip._members, GroupMembers)
     assert isinstance(gossip._held_pulls, LongPolls)
     assert name_of(gossip._on_kinds_learned) == "BrokerMachine.learn_kinds"
-    assert name_of(registrar.on_registered) == "Announcements.check"
     assert broker.service.announcements._name_servers is registrar
 
 
@@ -216,8 +240,7 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
     jobs = ((LeaderJobs, "stop"), (LeaderJobs, "start"))
     own = (*jobs, (TopicTable, "reset_staged"), (OffsetBuffer, "discard"), (ReportedKinds, "record_all"))
     with traced(*own, calls=False) as trace:
-        for callbacks in (machine.on_leadership_changed, group.listeners, group.resumers):
-            record_calls(callbacks, trace)
+        record_calls(machine.events, CHANGE, trace)
 
         def told(term: int, leader: str, *, ready: bool) -> list[str]:
             trace.clear()
@@ -240,7 +263,7 @@ def test_leadership_is_told_in_this_order(broker: Broker) -> None:
         "LeaderJobs.start",
     ]
     assert lost == ["LeaderJobs.stop", "TopicTable.reset_staged", "OffsetBuffer.discard", *ALL_OF_LEADERSHIP]
-    assert found == [*GROUP, *RESUMED]
+    assert found == [call for call in ALL_OF_LEADERSHIP if not call.endswith(".new_leadership")]
 
 
 def others(trace: list[str]) -> SimpleNamespace:
@@ -286,9 +309,9 @@ def memory() -> tuple[BrokerInMemory, list[str]]:
     memory, trace = BrokerInMemory(), list[str]()
     memory.create_topic("T")
     machine = memory.machine
-    machine.on_topics_changed.append(lambda: trace.append("topics"))
-    machine.on_groups_changed.append(lambda: trace.append("groups"))
-    machine.on_members_changed.append(lambda: trace.append("features"))
+    tell(machine.events, "topics_changed", lambda: trace.append("topics"))
+    tell(machine.events, "groups_changed", lambda: trace.append("groups"))
+    tell(machine.events, "members_changed", lambda: trace.append("features"))
     return memory, trace
 
 
@@ -299,7 +322,7 @@ def test_changes_of_one_entry_are_told_in_this_order(memory: tuple[BrokerInMemor
     broker.groups.put_group(SubscriptionGroupConfig("CG"), lambda _: trace.append("group is answered"))
     machine.proposals.put_topic(TopicConfig("U"), lambda _: trace.append("topic is answered"))
     with traced((Checkpointer, "maybe_start")) as checkpointed:
-        machine.on_arrival = lambda _: trace.extend(["arrival", *checkpointed])
+        tell(machine.events, "messages_arrived", lambda _: trace.extend(["arrival", *checkpointed]))
         broker.send("T", 0, Message(b"m"))
     told = ["topics", "groups", "features"]
     answered = ["features are answered", "group is answered", "topic is answered"]
@@ -311,7 +334,7 @@ def test_an_installed_snapshot_is_told_in_this_order(memory: tuple[BrokerInMemor
     broker.node.snapshot()
     trace.clear()
     with traced((KeySearch, "wipe"), (ConsumeQueues, "wipe")) as wiped:
-        broker.machine.on_topics_changed.insert(0, lambda: trace.extend(wiped))
+        tell_first(broker.machine.events, "topics_changed", lambda: trace.extend(wiped))
         broker.node.restore()
     assert trace == ["KeySearch.wipe", "ConsumeQueues.wipe", "topics", "groups"]
 

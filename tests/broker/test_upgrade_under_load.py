@@ -38,6 +38,7 @@ from dledger_remoting.record import iter_records
 from dledger_remoting.topics import HALF_TOPIC
 from tests.broker.features.locks.lock_bodies import lock_body
 from tests.broker.features.pop.pop_calls import pop_ext
+from tests.broker.telling import tell
 
 ACTIVATED = tuple(feature for feature in FEATURES if feature.activated)
 ACCOUNTS = frozenset(range(50, 55)) | frozenset(range(3001, 3011))
@@ -244,8 +245,8 @@ async def active(group: BrokerGroup) -> None:
     """Wait until the leader uses every feature and has the topic of halves."""
     leader = await group.leader()
     changed = asyncio.Event()
-    for changes in (leader.machine.on_members_changed, leader.machine.on_topics_changed):
-        changes.append(changed.set)
+    for event in ("members_changed", "topics_changed"):
+        tell(leader.machine.events, event, changed.set)
     async with asyncio.timeout(30):
         while leader.machine.topic(HALF_TOPIC) is None or not all(
             leader.machine.is_active(feature.name) for feature in ACTIVATED
@@ -259,7 +260,7 @@ async def restart(group: BrokerGroup, node_id: str) -> Broker:
     old = group.brokers[node_id]
     await old.stop()
     new = Broker(old.config)
-    new.group.listeners.append(group._announce)
+    tell(new.group.events, "leader_changed", group._announce)
     group.brokers[node_id] = new
     await new.start()
     return new

@@ -11,8 +11,8 @@ from node_group import leading
 
 from dledger.replica.writing.leading import Roster
 from dledger.types import Membership, ReplicaId
-from dledger_base import log_writer
-from dledger_base.log_writer import LogWriter
+from dledger_base import line_writer
+from dledger_base.line_writer import LineWriter
 from dledger_base.logs import STDOUT, LogFormatter, announce, open_log, set_levels
 
 
@@ -72,11 +72,11 @@ def test_a_traceback_follows_the_line_and_is_one_field_of_json():
 
 
 def test_the_log_goes_to_a_created_file_or_to_standard_output(tmp_path, capsys):
-    handler = LogWriter(LogFormatter("text", "n0")).write_to(open_log(tmp_path / "logs" / "n0.log"))
+    handler = LineWriter(LogFormatter("text", "n0")).write_to(open_log(tmp_path / "logs" / "n0.log"))
     handler.emit(record("event=ready"))
     handler.close()
     assert (tmp_path / "logs" / "n0.log").read_text() == f"{START} node=n0 event=ready\n"
-    handler = LogWriter(LogFormatter("json", "n0")).write_to(open_log(STDOUT))
+    handler = LineWriter(LogFormatter("json", "n0")).write_to(open_log(STDOUT))
     handler.emit(record("event=ready"))
     handler.close()
     assert json.loads(capsys.readouterr().out)["event"] == "ready"
@@ -109,7 +109,7 @@ class Stalled(logging.Handler):
 
 def test_logging_does_not_wait_for_a_stalled_disk_and_loses_no_line():
     disk = Stalled()
-    writer = LogWriter(logging.Formatter()).write_to(disk)
+    writer = LineWriter(logging.Formatter()).write_to(disk)
     for number in range(100):
         writer.handle(record("event=line number=%d", number))
     assert disk.lines == []
@@ -120,8 +120,8 @@ def test_logging_does_not_wait_for_a_stalled_disk_and_loses_no_line():
 
 
 def test_lines_logged_before_the_destination_is_known_come_first_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 2)
-    writer, disk = LogWriter(logging.Formatter()), Stalled()
+    monkeypatch.setattr(line_writer, "MAX_WAITING_LINES", 2)
+    writer, disk = LineWriter(logging.Formatter()), Stalled()
     disk.go_on.set()
     for number in range(5):
         writer.handle(record("event=early number=%d", number))
@@ -132,13 +132,13 @@ def test_lines_logged_before_the_destination_is_known_come_first_up_to_a_limit(m
     writer.close()
     early = ["event=early number=0", "event=early number=1"]
     assert disk.lines == [*early, "event=log_lines_lost lines=3", "event=later"]
-    LogWriter(logging.Formatter()).close()  # a process that ended before it configured logging
+    LineWriter(logging.Formatter()).close()  # a process that ended before it configured logging
 
 
 def test_lines_that_a_standing_disk_leaves_no_room_for_are_counted_in_the_log(monkeypatch):
-    monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 4)
+    monkeypatch.setattr(line_writer, "MAX_WAITING_LINES", 4)
     disk = Stalled()
-    writer = LogWriter(logging.Formatter()).write_to(disk)
+    writer = LineWriter(logging.Formatter()).write_to(disk)
     for number in range(100):
         writer.handle(record("event=line number=%d", number))
     disk.go_on.set()

@@ -30,7 +30,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.group_settings.settings import GroupSettings
 from dledger_broker.frontend.connection import ClientConnection
 from dledger_broker.frontend.listener import Listener
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.codes import LanguageCode
 from dledger_remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, encode_command
@@ -67,7 +67,7 @@ def fix_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gossip_that_tells(
     env: Environment,
-    group: Group,
+    group: LeadershipView,
     peers: Iterable[str],
     _kinds: tuple[int, ...],
     learned: Callable[[str, tuple[int, ...]], None],
@@ -118,7 +118,7 @@ class Broker:
         self._listener = Listener(
             NODE_ID, service.live, self.served.counters, set(), service.requests.on_reads, service.channel_lost
         )
-        GroupSettings(self.memory.machine, self.memory.env, self.config)
+        self.memory.machine.events.add(GroupSettings(self.memory.machine, self.memory.env, self.config))
         self.served.settle()
         # Each feature may add to a leader's first entry. In a segment of its own that entry shifts no other position.
         self.memory.log.roll(self.memory.env.wall_ms())

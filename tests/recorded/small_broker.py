@@ -23,6 +23,7 @@ from dledger_broker.kernel.machine import MachineConfig
 from dledger_broker.node import Broker
 from dledger_remoting.command import RemotingCommand
 from tests.broker.broker_in_process import Client, node_config
+from tests.broker.telling import tell
 
 SEGMENT_BYTES = 64 << 10
 PATIENCE_S = 20
@@ -37,7 +38,7 @@ class SmallBroker:
         self.client: Client
         self.digest_at_first: int | None = None
         self._marked = 0
-        broker.group.listeners.append(self._look)
+        tell(broker.group.events, "leader_changed", self._look)
 
     def _look(self) -> None:
         if self.broker.group.ready and self.digest_at_first is None:

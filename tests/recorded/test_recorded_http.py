@@ -39,6 +39,7 @@ from dledger_namesrv.config import NameServerConfig
 from dledger_namesrv.metrics import NameServerCounters
 from dledger_namesrv.table import RouteTable
 from tests.broker.broker_in_process import Client, node_config, running
+from tests.broker.telling import tell
 from tests.recorded.golden_files import compare
 
 
@@ -138,7 +139,7 @@ async def port_of(runner: web.AppRunner) -> AsyncIterator[Port]:
 async def active(broker: Broker, feature: str) -> None:
     """Wait until a feature may be used."""
     changed = asyncio.Event()
-    broker.machine.on_members_changed.append(changed.set)
+    tell(broker.machine.events, "members_changed", changed.set)
     async with asyncio.timeout(60):
         while not broker.machine.is_active(feature):
             changed.clear()

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dledger_broker.features.quotas.admission import READ_HOLD_S
+from dledger_broker.features.quotas.gate import READ_HOLD_S
 from dledger_broker.features.quotas.meters import Meter
 from dledger_sim.brokers.half_truth import HalfTruth
 from dledger_sim.brokers.lockers import BELIEF_S, LockJudge

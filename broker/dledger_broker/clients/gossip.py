@@ -28,7 +28,7 @@ from dledger.net.requests import RequestChannel
 from dledger.net.transport import PeerError
 from dledger.types import ReplicaId
 from dledger_broker.clients.tables import ClientRow, LocalClients, MergedClients
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 
 GOSSIP_CHANNEL: Final = 2
 READS_AS: Final = "reads_as"
@@ -144,7 +144,7 @@ class Gossip:
     def __init__(
         self,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         peers: Iterable[str],
         kinds: tuple[int, ...],
         learned: Callable[[str, tuple[int, ...]], None],
@@ -180,11 +180,8 @@ class Gossip:
         self._send_timer: Cancellable | None = None
 
     def attach_members(self, members: Members) -> None:
-        """Set the receiver of notices about members, before the node starts. It learns of a new leader before the
-        gossip does.
-        """
+        """Set the receiver of notices about members, before the node starts. It tells the gossip of a new leader."""
         self._members = members
-        self._group.listeners.append(self._on_leadership)
 
     def attach_pulls(self, held: HeldPulls) -> None:
         """Set the pulls that wait on this node."""
@@ -393,7 +390,7 @@ class Gossip:
         if isinstance(message, Placed) and node_id == self._group.leader_id and self._placing is not None:
             self._placing.set_homes(message.homes)
 
-    def _on_leadership(self) -> None:
+    def leader_changed(self) -> None:
         if self._group.ready:
             if self._ready_term != self._group.term:
                 self._ready_term, self._ready_at = self._group.term, self._env.now()

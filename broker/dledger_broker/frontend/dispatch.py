@@ -26,7 +26,7 @@ from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.audit import Audit
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.held_memory import HeldMemory, request_bytes
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Channel, Origin, Principal, Read, Request, Waits, request_of
 from dledger_broker.kernel.rights import ANY_ACCOUNT
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
@@ -66,6 +66,7 @@ They are given only after a majority has confirmed the leader. The same holds fo
 
 _TOO_MUCH_WAITS: Final = "[OVERLOAD]too many large requests wait for their turns: nothing was done, try again later"
 _PULL_PREFIX: Final = b'{"code":11,'
+_SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 _JSON: Final = 0
 _RESPONSE: Final = 1
 LARGE_BYTES: Final = 4 << 10
@@ -119,7 +120,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        group: Group,
+        group: LeadershipView,
         counters: BrokerCounters,
         node: Log,
         env: Environment,
@@ -202,17 +203,18 @@ class Dispatcher:
                 number, place = number + 1, 0
                 continue
             header_start, body_start, frame_end, serialize_type = frames[place]
-            if not judges and self._group.ready and not data.startswith(_PULL_PREFIX, header_start):
+            if not judges and self._group.ready and data.startswith(_SEND_PREFIXES, header_start):
                 begin = number, place
                 number, place = self._sends.take_run(reads, number, place, now)
                 if (number, place) != begin:
                     continue
             place += 1
+            is_pull = not judges and data.startswith(_PULL_PREFIX, header_start)
             frame = Frame(serialize_type, data[header_start:body_start], data[body_start:frame_end])
             try:
                 if origin.alias is not None:
                     self._receive_at_alias(origin.alias, origin, frame, now)
-                elif judges or not self._take_pull(origin, frame, now):
+                elif not is_pull or not self._take_pull(origin, frame, now):
                     self._receive(origin, frame, now)
             except FrameError as error:
                 origin.break_off(error)

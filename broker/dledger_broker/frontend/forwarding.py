@@ -43,7 +43,8 @@ from dledger_broker.features.offsets.recent_commits import MAX_COMMIT_HOLD_S
 from dledger_broker.frontend.alias_port import SENDS
 from dledger_broker.frontend.connection import pack_born_host
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.events import EventListener
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Buffer, Origin, Principal, Request, WaitsCounted
 from dledger_broker.kernel.routes import Route
 from dledger_remoting.codes import RequestCode, ResponseCode
@@ -178,11 +179,16 @@ class Handling(Protocol):
         """Raise `SystemBusy` if the leader may be too old for a request of a feature that is not active yet."""
 
 
-class Forwarder:
+class Forwarder(EventListener):
     """Both ends of the forwarding channel of one node."""
 
     def __init__(
-        self, env: Environment, group: Group, limits: BrokerConfig, counters: BrokerCounters, handling: Handling
+        self,
+        env: Environment,
+        group: LeadershipView,
+        limits: BrokerConfig,
+        counters: BrokerCounters,
+        handling: Handling,
     ) -> None:
         self._env = env
         self._group = group
@@ -197,7 +203,6 @@ class Forwarder:
         self._timer: Cancellable | None = None
         self._closed = self._refuses = False
         self._refusals: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        group.resumers.append(self._try_waiting)
 
     def attach(self, channel: RequestChannel) -> None:
         """Use this channel to the other nodes."""
@@ -330,7 +335,7 @@ class Forwarder:
         else:
             if self._most_at_once < ALL_AT_ONCE:
                 self._most_at_once = ALL_AT_ONCE
-                self._env.call_soon(self._try_waiting)
+                self._env.call_soon(self.resume_waiting)
             if kind == _ANSWERED:
                 refusal = _refusal_in(answer[1:]) if request.unsure else None
                 if refusal is None:
@@ -375,7 +380,7 @@ class Forwarder:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._try_waiting()
+        self.resume_waiting()
         if self._waiting:
             self._timer = self._env.call_later(RETRY_S, self._on_timer)
 
@@ -383,7 +388,7 @@ class Forwarder:
         hold_s = self._limits.forward_hold_ms / 1000
         return min(hold_s, MAX_COMMIT_HOLD_S) if code in COMMITTING else hold_s
 
-    def _try_waiting(self) -> None:
+    def resume_waiting(self) -> None:
         """Forward the waiting requests that can go, in order. Answer requests that have waited too long."""
         now = self._env.now()
         waiting, self._waiting = self._waiting, []

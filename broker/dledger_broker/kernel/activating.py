@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.kernel.activation import ActivateFeatures
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.leadership import Replica
 from dledger_broker.kernel.overlay import Overlay
 from dledger_broker.kernel.trying_again import RETRY_S, RetryTimer
@@ -16,10 +17,10 @@ from dledger_remoting.errors import SystemBusy
 _logger = logging.getLogger(__name__)
 
 
-class Activation:
+class Activation(EventListener):
     """The activation of features in this node's version. The state of `replica` says which are active.
 
-    `check` is called whenever a member has reported its command kinds, and when this node becomes ready as the leader.
+    `check` is called whenever members change, and when this node becomes ready as the leader.
     """
 
     def __init__(self, overlay: Overlay, replica: Replica, env: Environment) -> None:
@@ -27,6 +28,9 @@ class Activation:
         self._replica = replica
         self._in_flight: set[str] = set()
         self._retry_timer = RetryTimer(env, self.check)
+
+    def members_changed(self) -> None:
+        self.check()
 
     def check(self) -> None:
         """Record, as the leader, every feature that all voters understand by now."""

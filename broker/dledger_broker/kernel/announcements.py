@@ -20,6 +20,7 @@ from typing import Final, Protocol, TypeAlias
 
 from dledger.environment import Cancellable, Environment
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request
 
@@ -57,7 +58,7 @@ class _Announcement:
         self.callbacks = [done]
 
 
-class Announcements:
+class Announcements(EventListener):
     """Changes of topics that this node, as the leader, has to register. Without name servers nothing waits."""
 
     def __init__(self, env: Environment, machine: BrokerMachine, counters: BrokerCounters) -> None:
@@ -98,6 +99,12 @@ class Announcements:
             return False
         announcement.callbacks.append(resume)
         return True
+
+    def leader_changed(self) -> None:
+        self.check()
+
+    def name_servers_changed(self) -> None:
+        self.check()
 
     def check(self) -> None:
         """Note that name servers took a registration or cannot be reached, or that this node no longer leads."""

@@ -10,6 +10,7 @@ from dledger.environment import Cancellable, Environment
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.kernel.clock import BelievedTime, reached_by_majority
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.group_time import GroupTime
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
@@ -31,7 +32,7 @@ leads.
 """
 
 
-class GroupClock:
+class GroupClock(EventListener):
     """Group time while this node leads. Implements `dledger_broker.kernel.jobs.Job`.
 
     A leader without recent clocks of a majority does not know group time. A request waits `hold_s` for it.
@@ -51,7 +52,6 @@ class GroupClock:
         self._handle: JobHandle | None = None
         self._waiters: list[tuple[float, TimeCallback]] = []
         self._check_timer: Cancellable | None = None
-        machine.on_unready.append(self._on_unready)
 
     def add_dependent(self, need: Callable[[], bool]) -> None:
         """Have group time written to the log while `need()` is true: while something is due at some time, open or in
@@ -206,7 +206,7 @@ class GroupClock:
         for callback in expired:
             callback(None)
 
-    def _on_unready(self, _error: NotLeaderError) -> None:
+    def unready(self, _error: NotLeaderError) -> None:
         self._release_waiters(None)
 
     def _release_waiters(self, known_ms: int | None) -> None:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from dledger.log import Log
 from dledger.statemachine import Leadership
+from dledger_broker.kernel.events import Events
 from dledger_broker.kernel.state import BrokerState
 from dledger_remoting.errors import NotLeader
 
 
-class Group:
+class LeadershipView:
     """The present leadership, and each node's client address, as far as the nodes have exchanged them.
 
-    `ready` is true while this node leads and takes proposals. `listeners` are called after every change of `ready`, of
-    the leader or of the leader's address, in the order in which they were added. The `resumers` are called after all of
-    them, when all other code knows. They handle requests that waited for the change.
+    `ready` is true while this node leads and takes proposals. `events` tells of every change of `ready`, of the leader
+    or of the leader's address (`leader_changed`, then `resume_waiting`).
     """
 
-    def __init__(self, node_id: str, address: str) -> None:
+    def __init__(self, node_id: str, address: str, events: Events | None = None) -> None:
+        self.events = events or Events()
         self.node_id = node_id
         self.term = 0
         self.leader_id: str | None = None
         self.ready = False
         self.is_leaving = False
         """True if this node hands over and leaves its group's route. The drain sets it."""
-        self.listeners: list[Callable[[], None]] = []
-        self.resumers: list[Callable[[], None]] = []
         self._addresses = {node_id: address}
 
     @property
@@ -58,8 +56,8 @@ class Group:
         return NotLeader(why, leader_address=self.leader_address, term=self.term)
 
     def _changed(self) -> None:
-        for listener in (*self.listeners, *self.resumers):
-            listener()
+        for tell in (*self.events.leader_changed, *self.events.resume_waiting):
+            tell()
 
 
 class Replica(Protocol):

@@ -39,6 +39,7 @@ from dledger_broker.kernel.activating import Activation
 from dledger_broker.kernel.applying_records import dispatch, redispatch, scan_entry
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done, QueueRun, StagedContext
+from dledger_broker.kernel.events import Events
 from dledger_broker.kernel.feature import FeatureView, Replicated
 from dledger_broker.kernel.jobs import LeaderJobs
 from dledger_broker.kernel.lookup import Lookup
@@ -98,19 +99,8 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerMachine:
     """The state machine. All methods run on the event loop.
 
-    - `on_arrival(queues)`: after each batch of entries, with the queues that got messages, some more than once. The
-      messages can be read by then.
-    - `on_topics_changed`, `on_groups_changed`: before the contexts of the change, and when a snapshot replaced
-      everything.
-    - `on_members_changed`: when a member understands other command kinds, or a feature has become active.
-    - `on_leadership_changed`: at every change of role, term or leader.
-    - `on_unready`: before `on_leadership_changed`, if this replica takes no proposals now, with the error for callers
-      that wait to propose.
-    - `before_handover`: while this replica still takes proposals.
-    - `on_refused`: before the contexts, with the position from which on nothing that was staged is written, for want of
-      space.
-
-    `jobs` are the leader jobs, `trims_under_way` is the overlay of trims.
+    `events` are the events of its node (`kernel.events`). `jobs` are the leader jobs, `trims_under_way` is the overlay
+    of trims.
     """
 
     def __init__(
@@ -122,10 +112,12 @@ class BrokerMachine:
         config: MachineConfig | None = None,
         disk: Disk | None = None,
         databases: Databases | None = None,
+        events: Events | None = None,
     ) -> None:
         """Make an empty machine. `features` are the features of this version, in the order of their tables.
 
-        `disk` and `databases` replace the real disk and databases.
+        `events` are those of the node, if others than this machine need them already. `disk` and `databases` replace
+        the real disk and databases.
         """
         self.features = features
         self.commands = registry_of(features)
@@ -136,14 +128,7 @@ class BrokerMachine:
         self.applied_position = 0
         self.trims_under_way = TrimsUnderWay()
         self.leadership = Leadership(0, None, is_leader=False, ready=False)
-        self.on_arrival: Callable[[list[QueueState]], None] = _ignore_arrival
-        self.on_topics_changed: list[Callable[[], None]] = []
-        self.on_groups_changed: list[Callable[[], None]] = []
-        self.on_members_changed: list[Callable[[], None]] = []
-        self.on_refused: list[Callable[[int], None]] = []
-        self.on_unready: list[Callable[[NotLeaderError], None]] = []
-        self.before_handover: list[Callable[[], None]] = []
-        self.on_leadership_changed: list[Callable[[Leadership], None]] = []
+        self.events = events or Events()
         self._disk = disk or OsDisk(data_dir)
         self.databases = databases or DatabaseFiles(os.path.join(data_dir, DATABASES))
         self._feature_views: list[FeatureView] = []
@@ -178,14 +163,14 @@ class BrokerMachine:
         )
         self.lookup = Lookup(self, self.queues, reader)
         self.mender = QueueMender(env, self.queues, reader, self, self._views)
-        self.overlay = Overlay(self.commands, self)
+        self.overlay = Overlay(self.commands, self, self.events)
         self.jobs = LeaderJobs(env, self.overlay)
         withheld = self.config.withheld_kinds
         self.advertised_kinds = tuple(kind for kind in self.commands.kinds if kind not in withheld)
         """The command kinds that this node advertises."""
         self._kinds = ReportedKinds(self.config.node_id, self.advertised_kinds, self.overlay, self, env)
         self.activation = Activation(self.overlay, self, env)
-        self.on_members_changed.append(self.activation.check)
+        self.events.add(self.activation)
         self.proposals = TopicProposals(self.overlay, self, env)
 
     # ---------------------------------------------------------------- life
@@ -255,16 +240,20 @@ class BrokerMachine:
             self.state.topic_table.queues_changed(touched)
             self.queues.appended(map(_view_of, touched))
         if self.state.topic_table.version != topic_version:
-            _call(self.on_topics_changed)
+            for tell in self.events.topics_changed:
+                tell()
         if changes.groups_changed:
-            _call(self.on_groups_changed)
+            for tell in self.events.groups_changed:
+                tell()
         if changes.members_changed:
-            _call(self.on_members_changed)
+            for tell in self.events.members_changed:
+                tell()
         for entry in entries:
             for context in cast(Sequence[StagedContext], entry.contexts):
                 context.applied()
         if touched:
-            self.on_arrival(touched)
+            for arrived in self.events.messages_arrived:
+                arrived(touched)
         self.checkpointer.maybe_start(self.applied_position)
 
     def rebuild(self, entries: Sequence[CommittedEntry]) -> None:
@@ -294,8 +283,8 @@ class BrokerMachine:
         """Call back with the position from which on nothing that was staged is written."""
         begins = [begin for begin, end in (context.extent for context in contexts) if begin != end]
         if begins:
-            for listener in self.on_refused:
-                listener(min(begins))
+            for refuse in self.events.refused:
+                refuse(min(begins))
 
     def on_leadership(self, leadership: Leadership) -> None:
         """Note a change of role, term or leader."""
@@ -316,10 +305,10 @@ class BrokerMachine:
                 self.activation.check()
             else:
                 error = NotLeaderError(leadership.leader_id, leadership.term)
-                for discard in self.on_unready:
+                for discard in self.events.unready:
                     discard(error)
-        for callback in self.on_leadership_changed:
-            callback(leadership)
+        for note in self.events.new_leadership:
+            note(leadership)
         if readiness_changes and leadership.ready:
             self.jobs.start(leadership.term)
 
@@ -352,8 +341,8 @@ class BrokerMachine:
             self.queues.wipe()
             for queue in self.state.topic_table.queues():
                 queue.view.reset(queue.next_offset, queue.next_offset)
-            _call(self.on_topics_changed)
-            _call(self.on_groups_changed)
+            for tell in (*self.events.topics_changed, *self.events.groups_changed):
+                tell()
             return position
         identity = read_identity(self._disk)
         incarnation = "" if identity is None else identity.incarnation
@@ -430,7 +419,7 @@ class BrokerMachine:
 
     def hand_over(self) -> None:
         """Prepare for another node to lead."""
-        for prepare in self.before_handover:
+        for prepare in self.events.prepare_handover:
             prepare()
 
     # ---------------------------------------------------------------- inside
@@ -508,12 +497,3 @@ def _extents_of(topics: TopicTable) -> list[TopicExtent]:
         )
         for name, topic in topics.by_name.items()
     ]
-
-
-def _ignore_arrival(_queues: list[QueueState]) -> None:
-    """Do nothing: the default of `on_arrival`."""
-
-
-def _call(callbacks: list[Callable[[], None]]) -> None:
-    for callback in callbacks:
-        callback()

@@ -7,12 +7,13 @@ memory of this leader only, and count from 0 again with the next leader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Final, TypeAlias
+from collections.abc import Collection
+from typing import Final
 
 from dledger.errors import NotLeaderError
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request
@@ -21,23 +22,20 @@ from dledger_remoting.errors import NoPermission
 COST_BYTES: Final = 1_024
 """Size in bytes that an account owes its quota for a name that it makes."""
 
-Charge: TypeAlias = Callable[[str, int, int], None]
-"""Charges an account with messages and bytes."""
 
-
-class NamesMade:
-    """Names that accounts have made since this node leads. `on_made` is called with each."""
+class NamesMade(EventListener):
+    """Names that accounts have made since this node leads. Accounts are charged for each (`name_made`)."""
 
     def __init__(self, machine: BrokerMachine, live: LiveConfig, access: Access, counters: BrokerCounters) -> None:
-        self.on_made: list[Charge] = []
+        self._events = machine.events
         self._machine = machine
         self._live = live
         self._access = access
         self._counters = counters
         self._names_by_account: dict[str, set[tuple[str, str]]] = {}
-        machine.on_unready.append(self._forget)
 
-    def _forget(self, _error: NotLeaderError) -> None:
+    def unready(self, error: NotLeaderError) -> None:
+        _ = error
         self._names_by_account.clear()
 
     def make_topic(self, request: Request | None, name: str) -> None:
@@ -74,7 +72,7 @@ class NamesMade:
                 f"max_names_per_account = {limit}: let an administrator make it"
             )
         names.add((kind, name))
-        for charge in self.on_made:
+        for charge in self._events.name_made:
             charge(account, 1, COST_BYTES)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -12,6 +11,7 @@ from dledger_base.invariants import invariant
 from dledger_broker.kernel.activation import ACTIVATE_FEATURES
 from dledger_broker.kernel.commands import LAST_BASE_KIND, Command, CommandRegistry
 from dledger_broker.kernel.contexts import CommandContext, Done
+from dledger_broker.kernel.events import Events
 from dledger_broker.kernel.leadership import Replica
 
 RESERVE_FOR_TRIMS: Final = 0.5
@@ -23,12 +23,11 @@ class Overlay:
 
     Every `done` is called exactly once, with None after the change was applied, otherwise with the error. Errors of
     `stage` (`NotLeaderError`, `BusyError`, `LogFullError`) go to `done` too, and then nothing was proposed.
-    `before_deletion` is called before a topic or a group is deleted. Changes collected for it until then must be in the
-    log ahead of its deletion.
+    `events` tells those who collect changes of an imminent deletion: the changes must be in the log ahead of it.
     """
 
-    def __init__(self, commands: CommandRegistry, replica: Replica) -> None:
-        self.before_deletion: list[Callable[[], None]] = []
+    def __init__(self, commands: CommandRegistry, replica: Replica, events: Events) -> None:
+        self.events = events
         self._commands = commands
         self._replica = replica
 
@@ -106,7 +105,7 @@ class ChangesInFlight:
 
     def propose_deletion(self, name: str, command: Command, done: Done) -> None:
         """Propose the deletion of a name, as `propose` does."""
-        for prepare in self._overlay.before_deletion:
+        for prepare in self._overlay.events.prepare_deletion:
             prepare()
         self.deleting.add(name)
 

@@ -18,10 +18,11 @@ from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.audit import SubjectState
 from dledger_broker.kernel.counters import BrokerCounters
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.feature import Replicated
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Requests
@@ -54,8 +55,10 @@ class LabelledGauge(NamedTuple):
     read: Callable[[], Iterable[Sample]]
 
 
-class Part:
+class Part(EventListener):
     """A feature's part of one node. A part inherits from this class and overrides only what it needs.
+
+    It hears of events as an `EventListener`, in the order of the features.
 
     A node stops in this order: its `jobs` end, `stop` of all parts (the last part first), then `release`. When no
     request is under way any more, `close` follows, and `save` before and after the node stops reading from clients.
@@ -102,6 +105,9 @@ class Part:
         It may be above `needs_from`, for a full disk.
         """
 
+    def meet(self, parts: Parts) -> None:
+        """Find the parts of other features that it asks. Called when all parts of the node are made."""
+
     def start(self) -> None:
         """Begin to work, because the node has started."""
 
@@ -146,6 +152,10 @@ class Parts:
         """Return the object of a class. Raises `KeyError` for a class that is made later."""
         return cast(P, self._by_class[kind])
 
+    def find(self, kind: type[P]) -> P | None:
+        """Return the part of a feature that inherits from a class, None if the node has no such feature."""
+        return next((part for part in self if isinstance(part, kind)), None)
+
     def __iter__(self) -> Iterator[Part]:
         """Iterate over the parts of features, in their order."""
         return (item for item in self._by_class.values() if isinstance(item, Part))
@@ -177,7 +187,7 @@ class Context:
     machine: BrokerMachine
     log: Log
     env: Environment
-    group: Group
+    group: LeadershipView
     counters: BrokerCounters
     requests: Requests
     announcements: Announcements

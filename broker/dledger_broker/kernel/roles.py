@@ -8,7 +8,7 @@ from dledger.log import Log
 from dledger.statemachine import Leadership
 from dledger_base.group_identity import tell_apart
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_remoting.errors import InvalidParameter, ReadBehind, ReadRoleRefused
 from dledger_remoting.headers_range import ROLES
 
@@ -31,7 +31,9 @@ class Replica(Protocol):
 class Roles:
     """The present role of this node."""
 
-    def __init__(self, replica: Replica, log: Log, group: Group, group_name: str, counters: BrokerCounters) -> None:
+    def __init__(
+        self, replica: Replica, log: Log, group: LeadershipView, group_name: str, counters: BrokerCounters
+    ) -> None:
         self._replica = replica
         self._log = log
         self._group = group

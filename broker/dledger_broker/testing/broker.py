@@ -85,7 +85,9 @@ class BrokerInMemory:
     @cached_property
     def offsets(self) -> OffsetBuffer:
         """Buffer of consumer offsets to commit. They are proposed within `OFFSET_FLUSH_MS`."""
-        return OffsetCommits(self.machine, self.env, OFFSET_FLUSH_MS).buffer
+        commits = OffsetCommits(self.machine, self.env, OFFSET_FLUSH_MS)
+        self.machine.events.add(commits)
+        return commits.buffer
 
     @property
     def log(self) -> FakeLog:

@@ -19,7 +19,7 @@ from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.retention.job import Retention
 from dledger_broker.frontend.dispatch import UNSURE_CODES, Dispatcher
 from dledger_broker.frontend.forwarding import Envelope, Forwarder
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Request
 from dledger_broker.service import BrokerService
 from dledger_sim.brokers.connection import SimConnection
@@ -60,7 +60,7 @@ def _after(owner: object, name: str, see: Callable[..., None]) -> None:
     setattr(owner, name, watched)
 
 
-def _watch_forwarder(forwarder: Forwarder, group: Group, counts: Counter[str]) -> None:
+def _watch_forwarder(forwarder: Forwarder, group: LeadershipView, counts: Counter[str]) -> None:
     def on_request(_sender: object, data: bytes, _reply: object) -> None:
         if forwarder._refusals and group.ready:
             envelope = _decode(data)
@@ -120,7 +120,7 @@ def _watch_offsets(offsets: OffsetRequests, counts: Counter[str]) -> None:
     _before(offsets, "_pass_on_commit", lambda *_: counts.update(("commit of a pull passed on",)))
 
 
-def _watch_requests(requests: Dispatcher, group: Group, counts: Counter[str]) -> None:
+def _watch_requests(requests: Dispatcher, group: LeadershipView, counts: Counter[str]) -> None:
     def confirmed(_request: Request, _go_on: object, error: Exception | None) -> None:
         counts["leader not confirmed"] += error is not None
 

@@ -26,6 +26,7 @@ from dledger_broker.features.retention.policy import TrimPart
 from dledger_broker.features.retention.trimming import Trimming
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.jobs import JobHandle
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.trims import TrimQueues
@@ -123,30 +124,36 @@ def _watch_commits(
     return check
 
 
+class _Readiness(EventListener):
+    """Number of times that a node became ready as the leader."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def new_leadership(self, leadership: Leadership) -> None:
+        self.number += leadership.ready
+
+
 def _watch_trims(machine: BrokerMachine, trimming: Trimming) -> None:
     trim, stage = trimming.trim, machine.overlay.stage_command
     begun: dict[int, int] = {}
-    readiness = 0
-
-    def on_leadership(leadership: Leadership) -> None:
-        nonlocal readiness
-        readiness += leadership.ready
+    readiness = _Readiness()
 
     def begin(handle: JobHandle, position: int, parts: Sequence[TrimPart] = ()) -> None:
-        begun[position] = readiness
+        begun[position] = readiness.number
         trim(handle, position, parts)
 
     def staging(command: Command, done: Done, *, privileged: bool = False) -> None:
         if machine.leadership.ready and isinstance(command, TrimQueues):
             require(
-                begun[command.before_position] == readiness,
+                begun[command.before_position] == readiness.number,
                 "no trim is proposed that was computed before this leader was ready",
                 position=command.before_position,
                 begun_in=begun[command.before_position],
-                proposed_in=readiness,
+                proposed_in=readiness.number,
             )
         stage(command, done, privileged=privileged)
 
-    machine.on_leadership_changed.append(on_leadership)
+    machine.events.add(readiness)
     trimming.trim = begin  # type: ignore[method-assign]
     machine.overlay.stage_command = staging  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ maximum wait for quotas. The client gives up soon after that.
 from __future__ import annotations
 
 from dledger_broker.features.pulling.limits import MAX_SUSPEND_S
-from dledger_broker.features.quotas.admission import READ_HOLD_S, Admission
+from dledger_broker.features.quotas.gate import READ_HOLD_S, QuotaGate
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.codes import RequestCode
 from dledger_remoting.headers_consume import PULL_SUSPEND
@@ -22,7 +22,7 @@ from dledger_sim.log.scheduler import Scheduler
 class QuotaWaits:
     """Reads that wait for quotas in one life of a node."""
 
-    def __init__(self, life: Life, scheduler: Scheduler, reads: Admission) -> None:
+    def __init__(self, life: Life, scheduler: Scheduler, reads: QuotaGate) -> None:
         self._life = life
         self._scheduler = scheduler
         self._reads = reads

@@ -27,7 +27,8 @@ from dledger_broker.features.retention.job import Retention
 from dledger_broker.features.retention.policy import REFUSE, RetentionPolicy
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.events import EventListener
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine, MachineConfig
 from dledger_broker.kernel.parts import Feature
 from dledger_broker.service import BrokerService
@@ -113,7 +114,7 @@ def node_at(address: str) -> str:
     return f"n{(int(address.rpartition(':')[2]) - FIRST_PORT) // PORT_STEP}"
 
 
-class SimBroker:
+class SimBroker(EventListener):
     """Broker of one life of a node. It implements `dledger_sim.log.service.Service`."""
 
     def __init__(
@@ -176,13 +177,14 @@ class SimBroker:
         self.broker.attach(node)
         self.waiting = Waiting(life, scheduler, self.broker, truth)
         self.machine = WatchedMachine(self.broker, life, truth, self.waiting)
-        group = Group(name, str(config.advertised))
+        group = LeadershipView(name, str(config.advertised), self.broker.events)
         self.service = BrokerService(
             config, features, self.broker, node, environment, group, self.counters, address, Channels()
         )
         if settings.access:
             guard(self.service, self.broker, KEYS, environment)
         self.registrar = Registrar(self.broker, group, config)
+        self.broker.events.add(self.registrar)
         """Source of registrations at name servers. `name_server` reads it."""
         self.retention = self.service.parts[Retention]
         kept = RetentionPolicy(
@@ -218,7 +220,7 @@ class SimBroker:
         """True if the node stops, and reads nothing more from its connections."""
         self.connections: dict[SimConnection, None] = {}
         """Connections over which requests came."""
-        self.broker.on_leadership_changed.append(self._on_leadership)
+        self.broker.events.add(self)
 
     def _check_time_index(self) -> None:
         require(not self._time_index.mismatches, "the time index agrees with the state", node=self._life.node.name)
@@ -281,7 +283,7 @@ class SimBroker:
             if moves.is_free_below(position):
                 trimming.trim(handle, position)
 
-    def _on_leadership(self, leadership: Leadership) -> None:
+    def new_leadership(self, leadership: Leadership) -> None:
         if leadership.ready and not self.reign:
             self._reigns += 1
         self.reign = self._reigns if leadership.ready else 0

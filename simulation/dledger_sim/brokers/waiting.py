@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from dledger_broker.features.pulling.limits import MAX_SUSPEND_S
 from dledger_broker.features.pulling.longpoll import HeldPull
 from dledger_broker.features.pulling.requests import PullRequests
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request
@@ -58,13 +58,13 @@ class Waiting:
         self._truth = truth
         self._polls: dict[HeldPull, _Poll] = {}
         self._pulls: PullRequests | None = None
-        self._group: Group | None = None
+        self._group: LeadershipView | None = None
         self._last_empty_answer: tuple[Request, int] | None = None
         """Last pull that got no message, and the code of its answer."""
         self._last_term = 0
         """Term in which the node led and was ready after the last event."""
 
-    def watch(self, pulls: PullRequests, group: Group) -> None:
+    def watch(self, pulls: PullRequests, group: LeadershipView) -> None:
         """Watch the polls of a processor."""
         self._pulls, self._group = pulls, group
         self._watch_held(pulls)

@@ -11,10 +11,11 @@ from dledger.types import ReplicaId
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientRow
 from dledger_broker.features import COMMANDS
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from dledger_remoting.hosts import HostAddress
+from tests.broker.telling import tell
 
 OnReply = Callable[[bytes | PeerError], None]
 
@@ -60,7 +61,7 @@ class Node:
     def __init__(self, network: Network[Any], node_id: str, node_ids: tuple[str, ...]) -> None:
         self.network = network
         self.node_id = node_id
-        self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
+        self.group = LeadershipView(node_id, f"10.0.0.1:{node_id[1:]}")
         self.notified: list[set[str]] = []
         self.told: list[str] = []
         """The clients that got a request 40 from this node."""
@@ -75,6 +76,7 @@ class Node:
             lambda node_id, kinds: self.learned.update({node_id: kinds}),
         )
         self.gossip.attach_members(self)
+        tell(self.group.events, "leader_changed", self.gossip.leader_changed)
         self.gossip.attach_pulls(self)
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from dledger_broker.features.sending.effects import STORES
 from dledger_broker.frontend import forwarding
 from dledger_broker.frontend.forwarding import Envelope, ForwardedOrigin, Forwarder
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Principal, Request, read_request
 from dledger_broker.kernel.routes import CHANGES, NO_EFFECT, Needs, Route
 from dledger_broker.testing import FakeEnvironment
@@ -76,13 +76,14 @@ class Node:
 
     def __init__(self, node_id: str = "n1", leader: str | None = None, *, ready: bool = True, **limits: int) -> None:
         self.env = FakeEnvironment()
-        self.group = Group(node_id, f"10.0.0.1:{node_id[1:]}")
+        self.group = LeadershipView(node_id, f"10.0.0.1:{node_id[1:]}")
         self.counters = BrokerCounters()
         self.channel = FakeChannel()
         self.ran: list[Request] = []
         self.received: list[tuple[ForwardedOrigin, bytes, float]] = []
         config = BrokerConfig(broker_group="b", node_id=node_id, data_dir=Path("unused"), **limits)  # type: ignore[arg-type]
         self.forwarder = Forwarder(self.env, self.group, config, self.counters, self)
+        self.group.events.add(self.forwarder)
         self.forwarder.attach(self.channel)
         self.client = Client()
         self._term = 0

@@ -18,7 +18,7 @@ from dledger_broker.features.topics.system_topics import system_topics
 from dledger_broker.frontend import name_server, registration
 from dledger_broker.frontend.registration import Registrar
 from dledger_broker.kernel import topics
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.bodies import decode_body
@@ -28,6 +28,7 @@ from dledger_remoting.frame import FrameDecoder
 from dledger_remoting.registration import DataVersion, TopicChangesBody, decode_registration
 from dledger_remoting.signatures import ACCESS_KEY_FIELD, Credentials, is_signed_with
 from dledger_remoting.topics import CREATED_ATTRIBUTE, WRITE_ALIASES_ATTRIBUTE, TopicConfig
+from tests.broker.telling import tell
 
 REGISTRATIONS = {RequestCode.REGISTER_BROKER}
 
@@ -129,8 +130,9 @@ class Setup:
 
     def __init__(self, servers: Sequence[FakeNameServer], **keys: int) -> None:
         self.memory = BrokerInMemory(lead=False)
-        self.group = Group(NODE_ID, "127.0.0.1:10911")
-        self.memory.machine.on_leadership_changed.append(self.group.on_leadership)
+        events = self.memory.machine.events
+        self.group = LeadershipView(NODE_ID, "127.0.0.1:10911", events)
+        tell(events, "new_leadership", self.group.on_leadership)
         self.config = BrokerConfig(
             broker_group="broker-a",
             node_id=NODE_ID,
@@ -140,6 +142,7 @@ class Setup:
             **keys,  # type: ignore[arg-type]
         )
         self.registrar = Registrar(self.memory.machine, self.group, self.config)
+        events.add(self.registrar)
         self.registrar.start()
 
     @property
@@ -318,8 +321,7 @@ async def test_a_new_leader_does_not_wait_while_changes_of_topics_are_collected(
     setup = servers.setup()
     await setup.registered()
     setup.registrar._links[0]._pause_s = 3_600.0
-    for listener in setup.memory.machine.on_topics_changed:
-        listener()
+    setup.registrar.topics_changed()
     for _ in range(5):
         await asyncio.sleep(0)  # the link begins its pause
     setup.leads(4)
@@ -514,7 +516,7 @@ async def test_told_version_counts_reachable_name_servers_only(servers: Servers)
     assert setup.registrar.servers_behind(version) == []
     assert setup.registrar.servers_behind(version + 1) == [f"127.0.0.1:{servers[1].port}"]
     told: list[float] = []
-    setup.registrar.on_registered = lambda: told.append(setup.registrar.announced_version())
+    tell(setup.group.events, "name_servers_changed", lambda: told.append(setup.registrar.announced_version()))
     await servers[1].stop()
     servers[1].answers.set()
     await until(lambda: version + 1 in told)

@@ -81,7 +81,7 @@ def test_a_feature_is_active_only_once_every_voter_understands_the_feature(broke
 
 
 def test_a_group_gets_an_identity_once_every_voter_supports_this_and_follows_rescues(broker: BrokerInMemory) -> None:
-    Adoption(broker.machine, broker.env)
+    broker.machine.events.add(Adoption(broker.machine, broker.env))
     tell(broker, OTHER, ())
     assert broker.node.group_identity == ""
     tell(broker, OTHER, KINDS)

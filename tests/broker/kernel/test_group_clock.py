@@ -32,6 +32,7 @@ class Clocked:
         self.needs = needs
         self.counters = BrokerCounters()
         self.clock = GroupClock(self.broker.machine, self.env, self.counters, HOLD_S)
+        self.broker.machine.events.add(self.clock)
         self.clock.add_dependent(lambda: self.needs)
         self.broker.machine.jobs.open([self.clock], self.node, self.broker.writer)
         self.env.run_ready()

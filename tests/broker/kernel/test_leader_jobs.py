@@ -17,6 +17,7 @@ from dledger_broker.kernel.topics import PutTopic, TopicTable
 from dledger_broker.testing import BrokerInMemory
 from dledger_broker.testing.node import NODE_ID
 from dledger_remoting.topics import TopicConfig
+from tests.broker.telling import tell
 
 PERIOD_S = 10.0
 
@@ -109,7 +110,7 @@ def test_a_handle_refuses_every_call_before_the_overlay_is_reset(
         refused.append("before the reset")
 
     monkeypatch.setattr(TopicTable, "reset_staged", reset_staged)
-    broker.machine.on_leadership_changed.insert(0, lambda _: refused.append("before it is told"))
+    tell(broker.machine.events, "new_leadership", lambda _: refused.append("before it is told"))
     broker.node.step_down()
     assert refused == ["before the reset", "before it is told"]
 

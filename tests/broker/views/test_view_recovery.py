@@ -27,6 +27,7 @@ from dledger_broker.views.checkpoint import (
 )
 from dledger_broker.views.checkpointer import CHECKPOINT_SHARE, SCRUB_S, Checkpointer
 from dledger_broker.views.reading import ReadStatus
+from tests.broker.telling import tell
 
 TOPICS = ("orders", "audits")
 
@@ -294,7 +295,7 @@ def test_an_installed_snapshot_leaves_only_messages_that_the_log_holds():
     follower.node.log = leader.log
     leader.log.first_position = position
     told = []
-    follower.machine.on_topics_changed.append(lambda: told.append(True))
+    tell(follower.machine.events, "topics_changed", lambda: told.append(True))
     follower.node.restore(position)
     follower.node.catch_up()
     follower.env.run_ready()

@@ -40,7 +40,9 @@ class OneNodeBroker(NodeAlone):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, SMALL, segment_bytes=1 << 18, snapshot_interval_ms=1)
-        self.offsets = OffsetCommits(self.machine, self.env, 1).buffer
+        commits = OffsetCommits(self.machine, self.env, 1)
+        self.machine.events.add(commits)
+        self.offsets = commits.buffer
 
     async def send(self, topic: str, start: int, count: int) -> None:
         for number in range(start, start + count, 10):

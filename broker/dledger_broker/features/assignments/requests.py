@@ -18,7 +18,7 @@ from dledger_broker.clients.topic_routes import TopicRoutes
 from dledger_broker.features.assignments.table import REQUEST_MODES, Mode, ModeKey, PutRequestMode, RequestModeTable
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -135,7 +135,7 @@ class AssignmentRequests(Part):
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,

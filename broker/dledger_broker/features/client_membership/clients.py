@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Final
 
@@ -12,7 +12,7 @@ from dledger_broker.clients.tables import ACCOUNT_MARK, NO_ACCOUNT, NOTIFY_FIELD
 from dledger_broker.features.client_membership.consumers import ConsumerRequests
 from dledger_broker.features.client_membership.members import GroupMembers
 from dledger_broker.kernel import rights
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.rights import Action
@@ -56,17 +56,19 @@ class ClientRequests(Part):
     """Part that handles heartbeats of clients, and their leaving."""
 
     def __init__(
-        self, env: Environment, group: Group, gossip: Gossip, members: GroupMembers, consumers: ConsumerRequests
+        self,
+        env: Environment,
+        group: LeadershipView,
+        gossip: Gossip,
+        members: GroupMembers,
+        consumers: ConsumerRequests,
     ) -> None:
         self._env = env
         self._group = group
         self._gossip = gossip
         self._members = members
         self._consumers = consumers
-        self.on_heartbeat: list[Callable[[Request, str], None]] = []
-        """Callbacks that get each heartbeat that counts, with its client id, before it is answered."""
-        self.on_unregister: list[Callable[[Request, UnregisterClientHeader], None]] = []
-        """Callbacks that get each request 35 and its header before it is answered."""
+        self._events = group.events
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -103,6 +105,16 @@ class ClientRequests(Part):
             ),
         }
 
+    def topics_changed(self) -> None:
+        self._members.check_waiting()
+
+    def groups_changed(self) -> None:
+        self._members.check_waiting()
+
+    def leader_changed(self) -> None:
+        self._members.announce_leader()
+        self._gossip.leader_changed()
+
     def heartbeat(self, request: Request) -> None:
         """Handle 34: answer once the client counts as a member and its groups have what they need."""
         connection = request.origin
@@ -135,8 +147,8 @@ class ClientRequests(Part):
             request.principal or NO_ACCOUNT,
             None if speech is None else speech.address,
         )
-        for callback in self.on_heartbeat:
-            callback(request, heartbeat.client_id)
+        for note_beat in self._events.client_beat:
+            note_beat(request, heartbeat.client_id)
         if self._group.ready:
             self._members.ensure(row.consumers, request.respond, request)
         else:
@@ -147,8 +159,8 @@ class ClientRequests(Part):
         header = decode_ext(UnregisterClientHeader, request.ext)
         client_id = self._gossip.local.id_of(header.client_id, request.account)
         self._gossip.local.unregister(client_id, header.producer_group or None, header.consumer_group or None)
-        for callback in self.on_unregister:
-            callback(request, header)
+        for note_leaving in self._events.client_left:
+            note_leaving(request, header)
         request.respond()
 
 

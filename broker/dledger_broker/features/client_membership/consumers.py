@@ -8,7 +8,7 @@ from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.readers import Readers
 from dledger_broker.clients.tables import shown_id
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Origin, Request, Requests
 from dledger_remoting.bodies import ConsumerList, encode_body
 from dledger_remoting.codes import LanguageCode
@@ -28,7 +28,7 @@ class ConsumerRequests:
     def __init__(
         self,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         gossip: Gossip,
         readers: Readers,
         requests: Requests,

@@ -12,7 +12,7 @@ from dledger_broker.clients.tables import ClientChannel, ClientRow
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request
@@ -43,7 +43,7 @@ class GroupMembers:
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         channels: Iterable[ClientChannel],
         groups: GroupProposals,
@@ -59,9 +59,6 @@ class GroupMembers:
         self._last_announced: tuple[int, str] | None = None
         self._retry_timer = RetryTimer(env, self._retry_ensure)
         self._waiting: dict[Callable[[], None], Sequence[ConsumerData]] = {}
-        machine.on_topics_changed.append(self._check_waiting)
-        machine.on_groups_changed.append(self._check_waiting)
-        group.listeners.append(self._announce_leader)
         gossip.attach_members(self)
 
     def ensure_all(self, rows: Iterable[ClientRow]) -> None:
@@ -110,7 +107,8 @@ class GroupMembers:
         self._waiting[done] = consumers
         self._env.call_later(MADE_S, partial(self._end_wait, done))
 
-    def _check_waiting(self) -> None:
+    def check_waiting(self) -> None:
+        """End the waits for groups and topics that are there now."""
         for done, consumers in list(self._waiting.items()):
             if not any(map(self._lacks_group_or_topic, consumers)):
                 self._end_wait(done)
@@ -167,7 +165,7 @@ class GroupMembers:
         config = self._machine.state.table(GROUPS).by_name.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
-    def _announce_leader(self) -> None:
+    def announce_leader(self) -> None:
         """Send 20002 with the current leader to the clients that subscribed to it."""
         address = self._group.leader_address
         if address is None or (self._group.leader_id == self._group.node_id and not self._group.ready):

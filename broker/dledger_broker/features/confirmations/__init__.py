@@ -25,10 +25,8 @@ from dledger_broker.kernel.parts import Context, Feature
 
 
 def _build(context: Context) -> ConfirmationRequests:
-    leases = context.parts[LeaseRequests]
-    confirmations = ConfirmationRequests(context.machine, context.clock, context.requests, leases.times)
-    leases.has_confirmations = confirmations.is_active
-    return confirmations
+    times = context.parts[LeaseRequests].times
+    return ConfirmationRequests(context.machine, context.clock, context.requests, times)
 
 
 FEATURE: Final = Feature(name=NAME, commands=CONFIRMATION_COMMANDS, table=CONFIRMED, activated=True, build=_build)

@@ -19,6 +19,7 @@ from typing import Final
 
 from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.confirmations.commands import NAME, ConfirmLease, DeliveryRow
+from dledger_broker.features.leases.requests import Confirming
 from dledger_broker.features.leases.table import MAX_LENGTH_MS, lease_owner
 from dledger_broker.features.leases.times import LeaseTimes
 from dledger_broker.features.pop.acks import MIN_INVISIBLE_MS
@@ -44,7 +45,7 @@ MAX_DELIVERIES: Final = 50
 _CONFIRMING: Final = (rights.group("consumerGroup", Action.SUB), rights.topic("topic", Action.SUB))
 
 
-class ConfirmationRequests(Part):
+class ConfirmationRequests(Part, Confirming):
     """Part that begins leases of deliveries, on the leader."""
 
     def __init__(self, machine: BrokerMachine, clock: GroupClock, requests: Requests, times: LeaseTimes) -> None:
@@ -58,7 +59,6 @@ class ConfirmationRequests(Part):
         return {RequestCode.CONFIRM_LEASE: Route(self.confirm, Needs.LEADER, CHANGES, rights=_CONFIRMING)}
 
     def is_active(self) -> bool:
-        """Return whether all nodes of the group understand confirmations, so that pops may rely on them."""
         return self._machine.is_active(NAME)
 
     def confirm(self, request: Request) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.relay import Answer, Busy, Delivered, Gone, Outcome, Relay, TimedOut
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -31,7 +31,7 @@ class ConsumerQuestions(Part):
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
+        group: LeadershipView,
         gossip: Gossip,
         relay: Relay,
         requests: Requests,

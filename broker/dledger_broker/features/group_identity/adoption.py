@@ -23,18 +23,21 @@ class Adoption(Part):
         self._machine = machine
         self._is_proposing = False
         self._retry_timer = RetryTimer(env, self._check)
-        machine.on_leadership_changed.append(self._on_leadership)
-        machine.on_members_changed.append(self._check)
-        # also called after a snapshot from the leader has replaced the whole state
-        machine.on_groups_changed.append(self._adopt)
 
     @property
     def identity(self) -> str:
         """Return the identity that the log records, empty before the first record."""
         return self._machine.state.table(GROUP_IDENTITY).identity
 
-    def _on_leadership(self, _leadership: Leadership) -> None:
+    def new_leadership(self, leadership: Leadership) -> None:
+        _ = leadership
         self._check()
+
+    def members_changed(self) -> None:
+        self._check()
+
+    def groups_changed(self) -> None:
+        self._adopt()  # also called after a snapshot from the leader has replaced the whole state
 
     def _adopt(self) -> None:
         if identity := self.identity:

@@ -56,11 +56,13 @@ class GroupSettings(Part):
         self._limits = configured_limits(config)
         self._in_flight: set[type[Command]] = set()
         self._retry_timer = RetryTimer(env, self._check)
-        machine.on_leadership_changed.append(self._on_leadership)
-        machine.on_members_changed.append(self._check)
         self._check()
 
-    def _on_leadership(self, _leadership: Leadership) -> None:
+    def new_leadership(self, leadership: Leadership) -> None:
+        _ = leadership
+        self._check()
+
+    def members_changed(self) -> None:
         self._check()
 
     def _check(self) -> None:

@@ -27,7 +27,7 @@ from dledger_broker.features.topics.configuration import (
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.audit import SubjectState
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request, Requests
@@ -74,7 +74,7 @@ class GroupRequests(Part):
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
+        group: LeadershipView,
         announcements: Announcements,
         requests: Requests,
         proposals: GroupProposals,

@@ -9,7 +9,7 @@ from dledger.errors import LogError
 from dledger.log import Log
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.audit import SubjectState
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.rights import Action
@@ -26,7 +26,7 @@ _ASKED: Final = "another node of the group has to be reachable and caught up: tr
 class LeadershipRequests(Part):
     """Handler of both requests. Each node tells what it has seen; only the leader hands over."""
 
-    def __init__(self, log: Log, group: Group) -> None:
+    def __init__(self, log: Log, group: LeadershipView) -> None:
         self._log = log
         self._group = group
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.leases.commands import LEASE_COMMANDS, NAME
 from dledger_broker.features.leases.requests import LeaseRequests
 from dledger_broker.features.leases.table import LEASES
@@ -29,19 +28,15 @@ from dledger_broker.kernel.parts import Context, Feature
 
 def _build(context: Context) -> LeaseRequests:
     pops = context.parts[PopRequests]
-    leases = LeaseRequests(
+    return LeaseRequests(
         context.machine,
         context.env,
         context.group,
         context.clock,
         context.requests,
-        context.parts[ClientRequests],
         pops.revivals.look_again,
         LeaseTimes(context.machine),
     )
-    pops.leasing = leases
-    pops.revivals.dues.leases = leases.times
-    return leases
 
 
 FEATURE: Final = Feature(name=NAME, commands=LEASE_COMMANDS, table=LEASES, activated=True, build=_build)

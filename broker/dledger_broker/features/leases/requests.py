@@ -18,16 +18,16 @@ from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
-from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, is_client_id, lease_owner
 from dledger_broker.features.leases.times import LeaseTimes
 from dledger_broker.features.pop.commands import Pop
+from dledger_broker.features.pop.leasing import Leasing
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.parts import Gauge, Part, Parts
 from dledger_broker.kernel.requests import Request, Requests, own_request
 from dledger_broker.kernel.rights import Action
 from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
@@ -43,26 +43,32 @@ MAX_ROWS: Final = 25
 """Maximum number of leases that one command renews. With the longest names they fit into the smallest segment."""
 
 
-class LeaseRequests(Part):
+class Confirming:
+    """Part by which leases begin once their messages have reached their client."""
+
+    def is_active(self) -> bool:
+        """Return whether all nodes of the group understand confirmations, so that pops may rely on them."""
+        raise NotImplementedError
+
+
+class LeaseRequests(Part, Leasing):
     """Part that gives, renews and ends leases on the leader, and reports heartbeats to the leader on other nodes.
 
     `look_again` is called with the clients whose leases have ended early. `times` knows how long leases hide messages.
-    `has_confirmations` says whether the group uses the feature `confirmations`, which sets it.
     """
 
     def __init__(
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         clock: GroupClock,
         requests: Requests,
-        clients: ClientRequests,
         look_again: Callable[[Container[str]], None],
         times: LeaseTimes,
     ) -> None:
-        self.times = times
-        self.has_confirmations: Callable[[], bool] = _never
+        self.times: LeaseTimes = times
+        self._confirming: Confirming | None = None
         self._machine = machine
         self._env = env
         self._group = group
@@ -72,9 +78,9 @@ class LeaseRequests(Part):
         self._in_flight: set[str] = set()
         self._ending: set[str] = set()
         self._collected: list[RenewedLease] = []
-        clients.on_heartbeat.append(self._on_heartbeat)
-        clients.on_unregister.append(self._on_unregister)
-        machine.on_unready.append(self._discard)
+
+    def meet(self, parts: Parts) -> None:
+        self._confirming = parts.find(Confirming)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -106,7 +112,8 @@ class LeaseRequests(Part):
 
     def awaits_confirmation(self, request: Request) -> bool:
         """Return whether the lease of a pop is to begin later, by a confirmation that all nodes understand."""
-        return request.ext.get(CONFIRMS_FIELD) == "true" and self.has_confirmations()
+        asks = request.ext.get(CONFIRMS_FIELD) == "true"
+        return asks and self._confirming is not None and self._confirming.is_active()
 
     def leased(self, pop: Pop, owner: str) -> LeasedPop:
         """Return the command of a pop under a lease."""
@@ -114,10 +121,10 @@ class LeaseRequests(Part):
 
     # ---------------------------------------------------------------- any node
 
-    def _on_heartbeat(self, request: Request, client_id: str) -> None:
+    def client_beat(self, request: Request, client_id: str) -> None:
         self._report(request, lease_owner(client_id, request.account), has_left=False)
 
-    def _on_unregister(self, request: Request, header: UnregisterClientHeader) -> None:
+    def client_left(self, request: Request, header: UnregisterClientHeader) -> None:
         if header.consumer_group and is_client_id(header.client_id):
             self._report(request, lease_owner(header.client_id, request.account), has_left=True)
 
@@ -183,12 +190,7 @@ class LeaseRequests(Part):
         if ended and error is None:
             self._look_again(ended)
 
-    def _discard(self, error: NotLeaderError) -> None:
+    def unready(self, error: NotLeaderError) -> None:
         """Give up the collected rows, because this replica no longer leads. None of them was proposed."""
         collected, self._collected = self._collected, []
         self._done(collected, error)
-
-
-def _never() -> bool:
-    """Return that the group has no confirmations: the default of `has_confirmations`."""
-    return False

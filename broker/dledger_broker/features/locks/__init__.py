@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger_broker.features.client_membership.clients import ClientRequests
 from dledger_broker.features.groups.requests import GroupRequests
 from dledger_broker.features.locks.changes import LockChanges
 from dledger_broker.features.locks.leases import Leases
@@ -24,11 +23,9 @@ def _build(context: Context) -> LockRequests:
     machine = context.machine
     changes = LockChanges(machine, context.env, Leases())
     groups = context.parts[GroupRequests].proposals
-    locks = LockRequests(
+    return LockRequests(
         machine, changes, context.env, context.group, context.counters, context.requests, groups, context.live
     )
-    context.parts[ClientRequests].on_unregister.append(locks.client_left)
-    return locks
 
 
 FEATURE: Final = Feature(name=NAME, commands=LOCK_COMMANDS, table=LOCKS, activated=True, build=_build)

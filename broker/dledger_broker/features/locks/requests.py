@@ -18,7 +18,7 @@ from dledger_broker.features.locks.table import NAME, LockKey, Owner
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.jobs import Job, JobHandle
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -91,7 +91,7 @@ class LockRequests(Part):
         machine: BrokerMachine,
         changes: LockChanges,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         counters: BrokerCounters,
         requests: Requests,
         group_proposals: GroupProposals,
@@ -107,8 +107,7 @@ class LockRequests(Part):
         self._live = live
         self._job = EndedLeases(changes)
         self._ready_in: int | None = None
-        group.listeners.append(self._leadership_changed)
-        self._leadership_changed()
+        self.leader_changed()
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -143,7 +142,7 @@ class LockRequests(Part):
         """Return whether members of a group have queues locked. Only the leader knows."""
         return self._changes.holds_any(group)
 
-    def _leadership_changed(self) -> None:
+    def leader_changed(self) -> None:
         """Let leases run anew whenever this node becomes ready as the leader, also again in the same term."""
         ready_in = self._group.term if self._group.ready else None
         if ready_in is not None and ready_in != self._ready_in:

@@ -11,13 +11,14 @@ from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.offsets.buffer import OffsetBuffer
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.contexts import Done
+from dledger_broker.kernel.events import EventListener
 from dledger_broker.kernel.machine import BrokerMachine
 
 FLUSH_AT_STOP_S: Final = 1.0
 """Time limit for committing the held-back offsets when a leader stops."""
 
 
-class OffsetCommits:
+class OffsetCommits(EventListener):
     """Collector of commits in `buffer`, which proposes or discards them when the leadership or a deletion requires it.
 
     It proposes held-back commits before a topic or group is deleted, before a handover, and at the stop. It discards
@@ -28,9 +29,6 @@ class OffsetCommits:
         self.buffer = OffsetBuffer(env, self._propose, delay_ms)
         self._machine = machine
         self._env = env
-        machine.overlay.before_deletion.append(self._propose_all)
-        machine.before_handover.append(self._propose_all)
-        machine.on_unready.append(self._discard)
 
     async def flush(self) -> None:
         """Commit what is held back, so that the next leader has it: clients do not repeat one-way commits.
@@ -55,10 +53,13 @@ class OffsetCommits:
             return
         self._machine.overlay.stage_command(command, done, privileged=privileged)
 
-    def _discard(self, error: NotLeaderError) -> None:
+    def unready(self, error: NotLeaderError) -> None:
         self.buffer.discard(error)
 
-    def _propose_all(self) -> None:
+    def prepare_handover(self) -> None:
+        self.buffer.flush(_ignore_result)
+
+    def prepare_deletion(self) -> None:
         self.buffer.flush(_ignore_result)
 
 

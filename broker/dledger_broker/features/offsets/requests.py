@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
+from dledger.errors import NotLeaderError
 from dledger_broker.clients.readers import Readers
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.commits import OffsetCommits
 from dledger_broker.features.offsets.recent_commits import Committer, Key
+from dledger_broker.features.offsets.reset_rules import ResetRules
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.contexts import Done
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.parts import Part
+from dledger_broker.kernel.parts import Part, Parts
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Origin, Principal, Request, Requests, read_request
 from dledger_broker.kernel.rights import Action
@@ -54,18 +56,13 @@ MAX_SYSTEM_GROUPS: Final = 1_000
 
 
 class OffsetRequests(Part):
-    """Handler of requests about offsets, on the leader.
-
-    - `take_reset` is called for a commit that says `reset`, and returns True if it takes the commit over.
-    - `admits` returns whether a commit counts in a queue that was reset recently, or raises `SystemBusy`.
-    - `on_query` is called with the client that is about to learn a committed offset, and may return another offset.
-    """
+    """Handler of requests about offsets, on the leader. Queues of groups that are reset follow `ResetRules`."""
 
     def __init__(
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         requests: Requests,
         groups: GroupProposals,
         commits: OffsetCommits,
@@ -80,9 +77,19 @@ class OffsetRequests(Part):
         self._groups = groups
         self.commits = commits
         self._buffer = commits.buffer
-        self.take_reset: Callable[[Request, UpdateConsumerOffsetHeader], bool] = _ignore_reset
-        self.admits: Callable[[Request, Key], bool] = _all_count
-        self.on_query: Callable[[Request, Key], int | None] = _no_pending_reset
+        self._resets = ResetRules()
+
+    def meet(self, parts: Parts) -> None:
+        self._resets = parts.find(ResetRules) or self._resets
+
+    def unready(self, error: NotLeaderError) -> None:
+        self.commits.unready(error)
+
+    def prepare_handover(self) -> None:
+        self.commits.prepare_handover()
+
+    def prepare_deletion(self) -> None:
+        self.commits.prepare_deletion()
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -140,7 +147,7 @@ class OffsetRequests(Part):
                 self._requests.fail(request, error)
                 return
             try:
-                reset = self.on_query(request, key)
+                reset = self._resets.offset_told(request, key)
                 self._respond_offset(request, header.topic, self._committed(header) if reset is None else reset)
             except QueryNotFound as missing:
                 self._requests.fail(request, missing)
@@ -195,7 +202,7 @@ class OffsetRequests(Part):
             raise TopicNotExist(f"topic {header.topic} does not exist: create it first")
         if not 0 <= header.queue_id < topic.queue_count and header.queue_id not in topic.queues:
             raise NoSuchQueue(header.topic, header.queue_id, topic.queue_count)
-        if header.reset and self.take_reset(request, header):
+        if header.reset and self._resets.take_commit(request, header):
             return
         key = (header.consumer_group, header.topic, header.queue_id)
         created = topic.created_position
@@ -204,7 +211,7 @@ class OffsetRequests(Part):
             ext = {TOPIC_CREATED_FIELD: str(created)}
             self._requests.when_confirmed(request, lambda: request.respond(ext=ext))
             return
-        if not self.admits(request, key):
+        if not self._resets.admits(request, key):
             # A deposed leader does not know that consumers have seen the reset.
             self._requests.when_confirmed(request, request.respond)
             return
@@ -322,7 +329,7 @@ class OffsetRequests(Part):
             return
         key, offset = (fields.consumer_group, fields.topic, fields.queue_id), fields.commit_offset
         try:
-            if not self.admits(request, key):
+            if not self._resets.admits(request, key):
                 return
         except SystemBusy:
             return  # The next pull carries the offset again.
@@ -389,18 +396,6 @@ class OffsetRequests(Part):
     def _queue(self, topic: str, queue_id: int) -> QueueState | None:
         found = self._machine.state.topics.get(topic)
         return None if found is None else found.queues.get(queue_id)
-
-
-def _ignore_reset(_request: Request, _header: UpdateConsumerOffsetHeader) -> bool:
-    return False
-
-
-def _all_count(_request: Request, _key: Key) -> bool:
-    return True
-
-
-def _no_pending_reset(_request: Request, _key: Key) -> int | None:
-    return None
 
 
 def _committer(origin: Origin) -> Committer:

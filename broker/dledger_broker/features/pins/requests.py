@@ -15,7 +15,7 @@ from dledger_broker.features.pins.table import PINS, DeletePins, PutPin
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.jobs import Job, JobHandle
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.requests import Buffer, Request, Requests, WaitsCounted, channel_key, own_request
@@ -82,7 +82,7 @@ class PinRequests(Part):
         machine: BrokerMachine,
         proposed: ProposedPins,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         requests: Requests,
     ) -> None:
         self._machine = machine

@@ -66,9 +66,6 @@ class PopChanges:
         self._collected: list[tuple[AckRow, AckDone]] = []
         self._is_flush_due = False
         machine.on_state(self._keep_table)
-        machine.on_unready.append(self._discard)
-        machine.before_handover.append(self._flush)
-        machine.overlay.before_deletion.append(self._flush)
 
     def _keep_table(self, state: BrokerState) -> None:
         self.table = state.table(POPPED)
@@ -149,7 +146,7 @@ class PopChanges:
     def reset(self, command: ResetPop, done: Done) -> None:
         """Propose that a group continues at another offset of a queue."""
         key = PopQueueKey(command.group, command.topic, command.queue_id)
-        self._flush()
+        self.flush()
         self._stage(command, [(key, _Step(command.offset, 0))], [], done)
 
     def _stage(
@@ -208,9 +205,9 @@ class PopChanges:
         self._collected.append((row, done))
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._env.call_soon(self._flush)
+            self._env.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Propose the collected rows."""
         self._is_flush_due = False
         collected, self._collected = self._collected, []
@@ -226,7 +223,7 @@ class PopChanges:
         self._note_pop_time(_key(row), pop_time_ms)
         return row._replace(new_pop_time_ms=pop_time_ms)
 
-    def _discard(self, error: NotLeaderError) -> None:
+    def discard(self, error: NotLeaderError) -> None:
         """Fail the collected rows, because this replica no longer leads. None of them was proposed."""
         collected, self._collected = self._collected, []
         self._acked(collected, error)

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dledger.errors import NotLeaderError
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import PopQueueKey
-from dledger_broker.kernel.machine import BrokerMachine
 
 FEW_QUEUES: Final = 1_024
 """Minimum number of remembered queues. With more, queues without an open delivery are forgotten."""
@@ -25,11 +23,10 @@ FEW_QUEUES: Final = 1_024
 class OrderedCounts:
     """Counts of the messages of the last ordered pop of each queue, as this leader remembers them."""
 
-    def __init__(self, machine: BrokerMachine, changes: PopChanges) -> None:
+    def __init__(self, changes: PopChanges) -> None:
         self._changes = changes
         self._last_counts: dict[PopQueueKey, dict[int, int]] = {}
         self._forget_at = FEW_QUEUES
-        machine.on_unready.append(self._forget_all)
 
     def of(self, key: PopQueueKey, offsets: Sequence[int], new_from: int, *, is_same: bool) -> tuple[int, ...]:
         """Return the counts of messages that are redelivered from the lowest open message on.
@@ -60,6 +57,7 @@ class OrderedCounts:
         }
         self._forget_at = max(FEW_QUEUES, 2 * len(self._last_counts))
 
-    def _forget_all(self, _error: NotLeaderError) -> None:
+    def forget_all(self) -> None:
+        """Forget all counts, because another node may lead."""
         self._last_counts.clear()
         self._forget_at = FEW_QUEUES

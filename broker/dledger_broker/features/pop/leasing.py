@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from dledger_broker.features.pop.commands import Pop
+from dledger_broker.features.pop.revival import HiddenByLease
 from dledger_broker.kernel.commands import Command
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.headers_pop import PopHeader
@@ -17,14 +18,20 @@ are delayed this long.
 """
 
 
-class Leasing(Protocol):
+class Leasing:
     """Giver of leases, under which popped messages stay hidden while their client lives."""
+
+    times: HiddenByLease
+    """The times for which leases hide messages."""
 
     def owner_of(self, request: Request, header: PopHeader) -> str:
         """Return the owner of the lease that a pop asks for, or "" if it asks for none. Raises `RemotingError`."""
+        raise NotImplementedError
 
     def awaits_confirmation(self, request: Request) -> bool:
         """Return whether the lease of a pop is to begin later, by a confirmation."""
+        raise NotImplementedError
 
     def leased(self, pop: Pop, owner: str) -> Command:
         """Return the command of a pop under a lease."""
+        raise NotImplementedError

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from dledger.environment import Environment
-from dledger.errors import LogError
+from dledger.errors import LogError, NotLeaderError
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.offsets.buffer import OffsetBuffer
@@ -30,15 +30,15 @@ from dledger_broker.features.pop.turns import PopTurns
 from dledger_broker.features.pulling.limits import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
 from dledger_broker.features.pulling.permits import ReaderGroups
 from dledger_broker.features.pulling.subscriptions import Subscriptions
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import Job
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.parts import Gauge, Part, Parts
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
@@ -79,15 +79,13 @@ _COUNTING: Final = (
 
 
 class PopRequests(Part):
-    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`. `leasing`
-    gives leases.
-    """
+    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`."""
 
     def __init__(
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
@@ -98,10 +96,11 @@ class PopRequests(Part):
         reader_groups: ReaderGroups,
         subscriptions: Subscriptions,
         commits: OffsetBuffer,
+        held: HeldPops,
         acks: AckRequests,
         revivals: Revivals,
         shared_names: SharedNames,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._quotas = quotas
         self._shared_names = shared_names
@@ -121,19 +120,19 @@ class PopRequests(Part):
         self._acks = acks
         self.revivals = revivals
         self._was_ready = False
-        self.leasing: Leasing | None = None
+        self._leasing: Leasing | None = None
         self.accepts_waiting = True
         self.popped = 0
-        self.held = HeldPops(env, requests.held, requests.run)
+        self.held = held
         self.gone = GoneClients(env, requests, self.held)
         self._turns = PopTurns(env, requests.run)
         self.resets = PopResets(machine, changes, requests, self.held.arrived)
-        revivals.on_due = acks.on_settled = self.held.arrived
-        acks.on_untaken = revivals.note_untaken
-        machine.on_topics_changed.append(self._topics_changed)
-        machine.on_groups_changed.append(self._groups_changed)
-        group.listeners.append(self._leadership_changed)
         clock.add_dependent(lambda: self.changes.table.has_deliveries)
+
+    def meet(self, parts: Parts) -> None:
+        self._leasing = parts.find(Leasing)
+        if self._leasing is not None:
+            self.revivals.dues.leases = self._leasing.times
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -189,8 +188,17 @@ class PopRequests(Part):
     def close(self) -> None:
         self.revivals.close()
 
-    def arrived(self, queues: Sequence[QueueState]) -> None:
-        """Wake the pops that wait for messages in these queues. A queue may be named more than once."""
+    def unready(self, error: NotLeaderError) -> None:
+        self.changes.discard(error)
+        self._chooser.counts.forget_all()
+
+    def prepare_handover(self) -> None:
+        self.changes.flush()
+
+    def prepare_deletion(self) -> None:
+        self.changes.flush()
+
+    def messages_arrived(self, queues: Sequence[QueueState]) -> None:
         if len(self.held):
             self.held.arrived(queue.topic for queue in queues)
 
@@ -237,8 +245,8 @@ class PopRequests(Part):
             header.order,
             attempt_id if header.order else "",
             self._shared_names.may_read(header.consumer_group, header.topic),
-            "" if self.leasing is None else self.leasing.owner_of(request, header),
-            self.leasing is not None and self.leasing.awaits_confirmation(request),
+            "" if self._leasing is None else self._leasing.owner_of(request, header),
+            self._leasing is not None and self._leasing.awaits_confirmation(request),
         )
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
@@ -324,7 +332,7 @@ class PopRequests(Part):
             invisible_ms = min(invisible_ms, UNCONFIRMED_MS)
         rows = tuple(batch.row for batch in choice.batches)
         command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
-        leased = self.leasing.leased(command, query.client) if self.leasing is not None and is_leased else None
+        leased = self._leasing.leased(command, query.client) if self._leasing is not None and is_leased else None
         self.changes.pop(command, partial(self._on_popped, request, query, choice, command), leased)
 
     def _on_popped(
@@ -402,17 +410,18 @@ class PopRequests(Part):
             return False
         return True
 
-    def _leadership_changed(self) -> None:
+    def leader_changed(self) -> None:
         """Release the waiting clients of a deposed leader, so that they find the new leader."""
+        self.revivals.dues.leader_changed()
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
 
-    def _topics_changed(self) -> None:
+    def topics_changed(self) -> None:
         topics = self._machine.state.topics
         self.held.rerun_matching(lambda wait: wait.topic not in topics)
 
-    def _groups_changed(self) -> None:
+    def groups_changed(self) -> None:
         groups = self._machine.state.table(GROUPS).by_name
         self.held.rerun_matching(lambda wait: wait.group not in groups or not groups[wait.group].consume_enable)
 

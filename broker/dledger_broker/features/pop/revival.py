@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -23,12 +23,13 @@ from dledger_broker.features.pop.answers import copy_of
 from dledger_broker.features.pop.changes import PopChanges, bits_in
 from dledger_broker.features.pop.commands import PopQueueKey, Revive, ReviveRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
+from dledger_broker.features.pop.held import HeldPops
 from dledger_broker.features.pop.reading import PopReads, ReadPlan, ReadRecords
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.jobs import JobHandle
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.state import BrokerState
 from dledger_broker.kernel.units import NewRecord, Stored, UnitOutcome
@@ -76,17 +77,17 @@ class Dues:
     `NEW_LEADER_S`. `leases` judges deliveries under a lease.
     """
 
-    def __init__(self, env: Environment, clock: GroupClock, group: Group) -> None:
+    def __init__(self, env: Environment, clock: GroupClock, group: LeadershipView) -> None:
         self.leases: HiddenByLease | None = None
         self._env = env
         self._clock = clock
         self._group = group
         self._ready_in: int | None = None
         self._ready_at = 0.0
-        group.listeners.append(self._leadership_changed)
-        self._leadership_changed()
+        self.leader_changed()
 
-    def _leadership_changed(self) -> None:
+    def leader_changed(self) -> None:
+        """Note when this node became ready as the leader."""
         ready_in = self._group.term if self._group.ready else None
         if ready_in is not None and ready_in != self._ready_in:
             self._ready_at = self._env.now()
@@ -143,7 +144,7 @@ class _Message(NamedTuple):
 class Revivals:
     """Leader job that revives deliveries; implements `dledger_broker.kernel.jobs.Job`.
 
-    `on_due` is called with the topics in which messages may be popped again in order. `revived`, `buried` and
+    It wakes the pops that are `held` in topics in which messages may be popped again in order. `revived`, `buried` and
     `unreadable` count messages of this node.
     """
 
@@ -160,8 +161,9 @@ class Revivals:
         reads: PopReads,
         groups: GroupProposals,
         shared_names: SharedNames,
+        held: HeldPops,
     ) -> None:
-        self.on_due: Callable[[Iterable[str]], None] = _ignore_topics
+        self._held = held
         self.revived = self.buried = self.unreadable = 0
         self._machine = machine
         self._env = env
@@ -272,7 +274,7 @@ class Revivals:
         for (key, pop_time_ms), when_ms in looked_at.items():
             heapq.heappush(self._heap, (when_ms, key, pop_time_ms))
         if in_order:
-            self.on_due(in_order)
+            self._held.arrived(in_order)
         return due
 
     def _becomes_dead_letter(self, queue: PopQueue, delivery: Delivery) -> bool:
@@ -446,7 +448,7 @@ class Revivals:
             if isinstance(outcome, Stored):
                 self.buried += unit.buried
                 self.revived += len(unit.copies) - unit.buried
-                self.on_due([key.topic for key, _, _ in closed])
+                self._held.arrived([key.topic for key, _, _ in closed])
             read_next()
 
         self._changes.begin_closing(closed)
@@ -505,7 +507,3 @@ def _message(queue: PopQueue, delivery: Delivery, bit: int, read: ReadRecords | 
     if record is not None and [record.queue_offset] != offsets_of(delivery.offsets, bit):
         record = None
     return _Message(queue, delivery, bit, record)
-
-
-def _ignore_topics(_topics: Iterable[str]) -> None:
-    """Do nothing: the default of `on_due`."""

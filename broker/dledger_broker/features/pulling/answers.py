@@ -6,7 +6,7 @@ from typing import Final
 
 from dledger_broker.clients.readers import Readers
 from dledger_broker.features.pulling.placement import Placement
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
@@ -42,7 +42,7 @@ class PullAnswers:
         requests: Requests,
         placement: Placement,
         readers: Readers,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._machine = machine
         self._counters = counters

@@ -15,7 +15,7 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import TopicState
@@ -36,7 +36,7 @@ from dledger_remoting.topics import (
 class ReaderGroups:
     """Creator of the groups of readers."""
 
-    def __init__(self, live: LiveConfig, group: Group, requests: Requests, proposals: GroupProposals) -> None:
+    def __init__(self, live: LiveConfig, group: LeadershipView, requests: Requests, proposals: GroupProposals) -> None:
         self._live = live
         self._group = group
         self._requests = requests

@@ -31,7 +31,7 @@ from dledger.environment import Environment
 from dledger.log import Log
 from dledger_broker.clients.gossip import READS_AS, Gossip
 from dledger_broker.kernel.access import Access
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.requests import Request
 from dledger_broker.kernel.routes import Effect
@@ -56,7 +56,7 @@ class Placement:
     """Placement on one node, as the leader or as a follower."""
 
     def __init__(
-        self, env: Environment, log: Log, group: Group, live: LiveConfig, gossip: Gossip, access: Access
+        self, env: Environment, log: Log, group: LeadershipView, live: LiveConfig, gossip: Gossip, access: Access
     ) -> None:
         self._env = env
         self._log = log
@@ -71,7 +71,6 @@ class Placement:
         self._homes_at = -math.inf
         gossip.facts[READS_AS] = self._reads_as
         gossip.attach_placement(self)
-        group.listeners.append(self._on_leadership)
 
     def next_id(self, topic: str, queue_id: int, behind_bytes: int | None) -> int:
         """Return the broker id at which a reader of a queue pulls next.
@@ -149,7 +148,8 @@ class Placement:
         wanted = self._live.config.follower_reads != "off" and not self._group.is_leaving
         return self._own_id if wanted and self._access.obstacle is None else None
 
-    def _on_leadership(self) -> None:
+    def leader_changed(self) -> None:
+        """Forget the homes of another leader."""
         leader = (self._group.term, self._group.leader_id)
         if leader != self._leader:
             self._leader, self._changed_at = leader, self._env.now()

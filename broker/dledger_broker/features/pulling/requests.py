@@ -7,7 +7,7 @@ leader has to confirm these answers first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,6 +21,7 @@ from dledger_broker.clients.readers import Readers
 from dledger_broker.features.class_filters.judging import ClassFilters, Verdicts
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.offsets.reset_rules import ResetRules
 from dledger_broker.features.pulling.answers import CODES, PullAnswers
 from dledger_broker.features.pulling.earlier_reads import EarlierReads
 from dledger_broker.features.pulling.limits import (
@@ -38,14 +39,14 @@ from dledger_broker.features.pulling.properties import Matcher, choose
 from dledger_broker.features.pulling.reads import QueueReads, verify_records
 from dledger_broker.features.pulling.subscriptions import Subscriptions
 from dledger_broker.features.pulling.turn_reads import TurnReads
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.access import Access
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.parts import Gauge, Part, Parts
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.roles import Roles
@@ -71,14 +72,14 @@ _UNSURE: Final = frozenset(
 
 
 class PullRequests(Part):
-    """Handler of pulls. `intercept` may answer a pull in another way, and then returns True."""
+    """Handler of pulls. Pulls of groups that are reset follow `ResetRules`."""
 
     def __init__(
         self,
         machine: BrokerMachine,
         log: Log,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         counters: BrokerCounters,
         requests: Requests,
@@ -89,7 +90,7 @@ class PullRequests(Part):
         group_proposals: GroupProposals,
         classes: ClassFilters,
         access: Access,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._quotas = quotas
         self._placement = Placement(env, log, group, live, gossip, access)
@@ -116,9 +117,10 @@ class PullRequests(Part):
         self.held = LongPolls(env, requests.held, self._retry, self._expire, gossip.hold_changed)
         gossip.attach_pulls(self.held)
         self.accepts_waiting = True
-        self.intercept: Callable[[Request, PullFields], bool] = _never_intercept
-        machine.on_topics_changed.append(self.held.release_dropped)
-        group.listeners.append(self._on_leadership)
+        self._resets = ResetRules()
+
+    def meet(self, parts: Parts) -> None:
+        self._resets = parts.find(ResetRules) or self._resets
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -173,7 +175,7 @@ class PullRequests(Part):
     def pull(self, request: Request, fields: PullFields, *, is_bound: bool = False) -> None:
         """Check a pull, then read. Raises `RemotingError` with RocketMQ's code.
 
-        A pull that is bound to this node reads at the offset that it names, so `intercept` is not called.
+        A pull that is bound to this node reads at the offset that it names, whatever resets say.
         """
         wait_s = polls_s(fields)
         if self._env.now() - request.received > wait_s + UNHEARD_S:
@@ -193,7 +195,7 @@ class PullRequests(Part):
             if not is_of_this or (fields.topic_created is not None and fields.topic_created != created):
                 self.answers.made_again(request, fields, topic)
                 return
-        if not is_bound and self.intercept(request, fields):
+        if not is_bound and self._resets.take_pull(request, fields):
             return
         commits = fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0
         if commits and not request.confirmed and not request.committed:
@@ -479,12 +481,15 @@ class PullRequests(Part):
         result = GetResult(ReadStatus.OFFSET_OVERFLOW_ONE, pull.offset, queue.min_offset, queue.max_offset, [])
         self.answers.nothing(pull.request, pull.fields, ResponseCode.PULL_NOT_FOUND, pull.offset, result)
 
-    def _on_leadership(self) -> None:
+    def topics_changed(self) -> None:
+        self.held.release_dropped()
+
+    def messages_arrived(self, queues: Sequence[QueueState]) -> None:
+        self.held.arrived(queues)
+
+    def leader_changed(self) -> None:
         """Release the waiting clients of a deposed leader, so that they find the new leader."""
+        self._placement.leader_changed()
         was_ready, self._was_ready = self._was_ready, self._group.ready
         if was_ready and not self._group.ready:
             self.held.release_all()
-
-
-def _never_intercept(_request: Request, _fields: PullFields) -> bool:
-    return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dledger.errors import LogError
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.quotas.meters import Meter
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaKind, QuotaOwner
 from dledger_broker.kernel import rights
@@ -32,7 +32,7 @@ _LABELS: Final = ("kind", "name")
 class QuotaRequests(Part):
     """Handler of requests that set or list quotas, on the leader. `sends` and `reads` admit sends and reads."""
 
-    def __init__(self, machine: BrokerMachine, requests: Requests, sends: Admission, reads: Admission) -> None:
+    def __init__(self, machine: BrokerMachine, requests: Requests, sends: QuotaGate, reads: QuotaGate) -> None:
         self.sends = sends
         self.reads = reads
         self._machine = machine
@@ -68,6 +68,13 @@ class QuotaRequests(Part):
             LabelledGauge("quota_held", "Requests that had to wait for a quota, on this node", _LABELS, self._held),
             LabelledGauge("quota_refused", "Requests refused for a quota, on this node", _LABELS, self._refused),
         )
+
+    def leader_changed(self) -> None:
+        self.sends.leader_changed()
+        self.reads.leader_changed()
+
+    def name_made(self, account: str, messages: int, size: int) -> None:
+        self.sends.charge_account(account, messages, size)
 
     def release(self) -> None:
         self.sends.release()

@@ -21,7 +21,7 @@ from dledger_broker.features.pins.requests import PinRequests
 from dledger_broker.features.ranges.pace import RangePace
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.queues import TopicState
@@ -70,7 +70,7 @@ class RangeRequests(Part):
         machine: BrokerMachine,
         log: Log,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         group_name: str,
         counters: BrokerCounters,
         requests: Requests,

@@ -19,7 +19,6 @@ from dledger_broker.features.resets.changes import ResetChanges
 from dledger_broker.features.resets.consumers import GroupMembers
 from dledger_broker.features.resets.requests import Resets
 from dledger_broker.features.resets.table import NAME, RESET_COMMANDS, RESETS
-from dledger_broker.features.retries.requests import RetryRequests
 from dledger_broker.kernel.parts import Context, Feature
 
 
@@ -28,7 +27,6 @@ def _build(context: Context) -> Resets:
     members = GroupMembers(env, parts[Gossip], parts[Relay])
     offsets = parts[OffsetRequests]
     changes = ResetChanges(machine, env, context.config, context.counters, offsets.commits.buffer, members.is_member)
-    changes.on_reset.append(parts[RetryRequests].repeats.forget)
     return Resets(
         machine,
         env,

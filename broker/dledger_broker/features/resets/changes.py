@@ -64,15 +64,13 @@ class ResetChanges:
         self._sightings_in_flight: set[tuple[Key, int]] = set()
         self._notified: dict[Key, tuple[int, set[str]]] = {}
         """Number of a queue's reset, with the channels and clients that were notified of it."""
-        self.on_reset: list[Callable[[], None]] = []
-        """Called when a reset has ended, also after an error: a part of it may be applied."""
         machine.on_state(self._keep_table)
-        machine.on_unready.append(self._forget_notified)
 
     def _keep_table(self, state: BrokerState) -> None:
         self.table = state.table(RESETS)
 
-    def _forget_notified(self, _error: NotLeaderError) -> None:
+    def forget_notified(self) -> None:
+        """Forget who was notified, because another node may lead."""
         self._notified.clear()
 
     # ---------------------------------------------------------------- proposals
@@ -110,8 +108,8 @@ class ResetChanges:
                 self._env.call_soon(propose_next)
                 return
             self._in_flight -= Counter(keys)
-            for listener in self.on_reset:
-                listener()
+            for tell in self._machine.events.group_reset:
+                tell()
             done(error)
 
         self._in_flight += Counter(keys)

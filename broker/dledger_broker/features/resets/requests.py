@@ -15,6 +15,7 @@ from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.offsets.recent_commits import Key
 from dledger_broker.features.offsets.requests import OffsetRequests
+from dledger_broker.features.offsets.reset_rules import ResetRules
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pulling.requests import PullRequests
@@ -23,7 +24,7 @@ from dledger_broker.features.resets.consumers import GroupMembers, Statuses
 from dledger_broker.features.resets.table import NAME, ResetRow
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.audit import SubjectState
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
 from dledger_broker.kernel.queues import TopicState
@@ -53,14 +54,14 @@ QUEUES_A_TURN: Final = 1_024
 _logger: Final = logging.getLogger(__name__)
 
 
-class Resets(Part):
+class Resets(Part, ResetRules):
     """Resets on one node: takes resets and copies on the leader, and makes pulls and commits follow them."""
 
     def __init__(
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         config: BrokerConfig,
         requests: Requests,
         groups: GroupProposals,
@@ -81,10 +82,6 @@ class Resets(Part):
         self._pops = pops.resets
         self._changes = changes
         self._members = members
-        offsets.take_reset = self.take_commit
-        offsets.admits = self._admits
-        offsets.on_query = self._notify
-        pulls.intercept = self.take_pull
         machine.on_state(self._keep_tables)
 
     @property
@@ -129,6 +126,10 @@ class Resets(Part):
 
     def _count_pending(self) -> float:
         return len(self._changes.table.pending)
+
+    def unready(self, error: NotLeaderError) -> None:
+        _ = error
+        self._changes.forget_notified()
 
     def _keep_tables(self, state: BrokerState) -> None:
         self._offsets = state.table(OFFSETS)
@@ -338,10 +339,12 @@ class Resets(Part):
         self._pulls.answers.reset(request, fields, pending.offset)
         return True
 
-    def _notify(self, request: Request, key: Key) -> int | None:
+    def offset_told(self, request: Request, key: Key) -> int | None:
+        """Return the offset of a reset that a client is told of, None if there is none."""
         return self._changes.tell(key, request.origin)
 
-    def _admits(self, request: Request, key: Key) -> bool:
+    def admits(self, request: Request, key: Key) -> bool:
+        """Return whether a commit counts in a queue that was reset recently. Raises `SystemBusy`."""
         return self._changes.admits(request, key)
 
     def _release_pulls(self, keys: set[Key]) -> None:

@@ -19,7 +19,7 @@ from dledger_broker.features.delay.messages import DueMessages
 from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.retries.pace import Pace
 from dledger_broker.features.retries.policies import check_policy, retry_delay
 from dledger_broker.features.retries.records import sent_back, topic_of
@@ -76,11 +76,10 @@ class RetryRequests(Part):
         due_messages: DueMessages,
         access: Access,
         counters: BrokerCounters,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._quotas = quotas
         self.repeats = Repeats(env.now)
-        machine.overlay.before_deletion.append(self.repeats.forget)
         self._pace = Pace(env, live, counters)
         self._access = access
         self._machine = machine
@@ -117,6 +116,12 @@ class RetryRequests(Part):
                 lambda: self.dead_letters,
             ),
         )
+
+    def prepare_deletion(self) -> None:
+        self.repeats.forget()
+
+    def group_reset(self) -> None:
+        self.repeats.forget()
 
     def close(self) -> None:
         for request, timer in list(self._waiting.items()):

@@ -36,7 +36,7 @@ from dledger_broker.features.runtime.figures import (
 from dledger_broker.features.runtime.throughput import Looks, Throughput, Timers
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Part
 from dledger_broker.kernel.requests import Request
@@ -56,7 +56,7 @@ class RuntimeInfo(Part):
         machine: BrokerMachine,
         log: Log,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         config: BrokerConfig,
         counters: BrokerCounters,
         parts: Iterable[Part],

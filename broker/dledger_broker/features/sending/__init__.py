@@ -35,14 +35,11 @@ def _build(context: Context) -> SendRequests:
     keys = UniqueKeyGenerator(store_host.ip, os.getpid(), secrets.randbits(32))
     tails = RecordTails(live.own.cluster, live.own.region_id, keys, env.wall_ms)
     groups = parts[GroupRequests].proposals
-    targets = SendTargets(
-        machine, context.group, live, context.announcements, requests, groups, parts[LockRequests], parts[NamesMade]
-    )
+    targets = SendTargets(machine, live, context.announcements, requests, groups, parts[LockRequests], parts[NamesMade])
     idempotent = IdempotentSends(machine, context.log, env, live.own, counters, requests, due_messages)
     in_flight = UnitsInFlight(env, live.own.quorum_timeout_ms)
     staging = SendStaging(machine, context.writer, counters, quotas, in_flight, store_host)
     plain = PlainSends(env, live, counters, targets, tails, staging, quotas, idempotent, requests)
-    quotas.add_release_hook(plain.gathering.flush)
     units = SingleSendUnits(env, live.own, counters, requests, offset_message_id_prefix(store_host))
     delayed = DelayedSends(env, units, requests, tails, due_messages, idempotent, quotas, plain)
     return SendRequests(live, counters, targets, tails, plain, in_flight, delayed, idempotent)

@@ -14,9 +14,9 @@ from dledger.environment import Environment
 from dledger.errors import LogError, TooLargeError
 from dledger_broker.features.delay.asked import Due, RequestedDelay
 from dledger_broker.features.delay.messages import DueMessages, WaitingMessage
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
-from dledger_broker.features.sending.dedup.identities import NO_ROWS
+from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_seed
 from dledger_broker.features.sending.gathering import Gathering
 from dledger_broker.features.sending.plain_sends import PlainSends
 from dledger_broker.features.sending.single_sends import SingleSend, SingleSends, SingleSendUnits
@@ -57,7 +57,7 @@ class DelayedSends:
         tails: RecordTails,
         due_messages: DueMessages,
         idempotent: IdempotentSends,
-        quotas: Admission,
+        quotas: QuotaGate,
         plain: PlainSends,
     ) -> None:
         self._units = units
@@ -121,7 +121,7 @@ class DelayedSends:
         )
         size, seed, key = RECORD_HEAD_BYTES + len(body) + len(tail), 0, unique_key
         if has_own_key and (target.idempotent or (fields.idempotent and target.may_be_idempotent)):
-            seed, key = target.seed_of(fields.producer_group), unique_key_of(tail)
+            seed, key = identity_seed(fields.producer_group, target.topic), unique_key_of(tail)
         parts = ((body, tail, fields.user_flag, tag_code),)
         handle = self._due_messages.recall_handle(target.topic, due, unique_key)
         return DelayedSend(

@@ -6,14 +6,16 @@ Work that can be done per unit is never done per message: no task, no future, no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
 from dledger_broker.features.sending.dedup.identities import NO_ROWS, identity_of_batch, identity_seed
+from dledger_broker.features.sending.dedup.remembered import write_command
 from dledger_broker.features.sending.gathering import Gathering
 from dledger_broker.features.sending.large_batches import LargeBatch, LargeBatches
 from dledger_broker.features.sending.native_sends import NativeSends
@@ -46,7 +48,7 @@ class PlainSends:
         targets: SendTargets,
         tails: RecordTails,
         staging: SendStaging,
-        quotas: Admission,
+        quotas: QuotaGate,
         idempotent: IdempotentSends,
         requests: Requests,
     ) -> None:
@@ -55,19 +57,21 @@ class PlainSends:
         self._quotas = quotas
         self._idempotent = idempotent
         self._requests = requests
-        self._native: NativeSends | None = None
+        self.native: NativeSends | None = None
         """Sends in the native part, which arrived before those that are gathered here."""
         if env.native is not None:
-            self._native = NativeSends(env.native, live, counters, targets, staging, requests, self)
-        self.gathering = Gathering(env, staging.in_flight.gather, self._stage, self._native)
+            self.native = NativeSends(env.native, live, counters, targets, staging, requests, self)
+        self.gathering = Gathering(env, staging.in_flight.gather, self._stage, self.native)
         """The sends that are not staged yet."""
+        self._last_sender = ("", "")
+        self._last_seed = 0
         self._large_batches = LargeBatches(env, tails, self._add_prepared, requests.fail)
 
     # ---------------------------------------------------------------- a send arrives
 
     def take_natively(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
         """Take sends as `SendRequests.take_run` does, as far as the native part takes them."""
-        native = self._native
+        native = self.native
         if native is None or self.gathering.has_items:
             return number, place
         full = True
@@ -126,9 +130,15 @@ class PlainSends:
             messages = ((body, tail, fields.user_flag, tag_code),)
             size = RECORD_HEAD_BYTES + len(body) + len(tail)
             if opted_in and has_own_key:
-                seed = target.seed_of(fields.producer_group)
+                seed = self._seed_of(fields.producer_group, target.topic)
         queue = target.by_id[queue_id] or target.queue(queue_id)
         return PendingSend(request, fields, target, queue, queue_id, messages, unique_key, sizes, size, seed)
+
+    def _seed_of(self, group: str, topic: str) -> int:
+        """Return the seed of a single send's identity: as a rule that of the last send."""
+        if (group, topic) != self._last_sender:
+            self._last_sender, self._last_seed = (group, topic), identity_seed(group, topic)
+        return self._last_seed
 
     def take_due(self, request: Request, fields: SendV2Fields, target: SendTarget, queue_id: int) -> None:
         """Take a message that asked for a delay, and whose time has come. Raises `RemotingError`."""
@@ -183,7 +193,8 @@ class PlainSends:
             return
         size = sum(map(_size_of, pending))
         commands = idempotent.command(rows) if rows.families else bytearray()
-        unit = SendUnit(pending, staging.in_flight.deadline(), self.note_applied, self._requests.fail, commands, rows)
+        remember = partial(write_command, commands, rows) if commands else None
+        unit = SendUnit(pending, staging.in_flight.deadline(), self.note_applied, self._requests.fail, remember)
         try:
             begin = staging.stage(unit, size, commands)
         except LogError as error:
@@ -193,10 +204,10 @@ class PlainSends:
         if commands:
             idempotent.staged(begin, rows)
         if len(targets) == 1:  # as most units
-            staging.count_size(pending[0].target, size, len(pending))
+            staging.counters.sizes.count(pending[0].target.topic, size, len(pending))
         else:
             for send in pending:
-                staging.count_size(send.target, send.size, 1)
+                staging.counters.sizes.count(send.target.topic, send.size, 1)
 
     def _drop_unadmitted(self, pending: list[PendingSend], *, opted_in: bool) -> list[PendingSend]:
         """Return the sends that quotas admit. The others wait, or are or will be answered."""
@@ -219,6 +230,7 @@ class PlainSends:
 
     def note_applied(self, messages: int, deadline: float) -> None:
         """Count a unit that was applied and answered."""
-        self._staging.note_applied(messages, deadline)
+        staging = self._staging
+        staging.counters.count_sends(messages, staging.in_flight.drop_settled(deadline))
         self.gathering.flush_later()
         self._idempotent.applied()

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import randrange
-from typing import Final, Protocol
+from typing import Final
 
+from dledger.statemachine import Leadership
 from dledger_broker.errors import NoSuchQueue
 from dledger_broker.features.delay.asked import find_delay
 from dledger_broker.features.sending.dedup.idempotent import IdempotentSends
@@ -35,7 +36,7 @@ from dledger_broker.features.sending.unsupported import check_properties, check_
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.counters import BrokerCounters
 from dledger_broker.kernel.live_config import LiveConfig
-from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.parts import Gauge, Part, Parts
 from dledger_broker.kernel.requests import Read, Request
 from dledger_broker.kernel.routes import Needs, Route
 from dledger_remoting.codes import RequestCode
@@ -53,13 +54,14 @@ _JSON: Final = 0
 _RESPONSE: Final = 1
 
 
-class Halves(Protocol):
-    """Storage of the messages of transactions."""
+class Halves:
+    """Storage of the messages of transactions. Without it they are refused."""
 
     def take(
         self, request: Request, fields: SendV2Fields, properties: bytes, target: SendTarget, queue_id: int
     ) -> None:
         """Store a half that was checked like any other send. `properties` are unchanged. Raises `RemotingError`."""
+        raise NotImplementedError
 
 
 class SendRequests(Part):
@@ -88,9 +90,8 @@ class SendRequests(Part):
         self._idempotent = idempotent
         self._halves: Halves | None = None
 
-    def attach_halves(self, halves: Halves) -> None:
-        """Set the storage of messages of transactions. Without it they are refused."""
-        self._halves = halves
+    def meet(self, parts: Parts) -> None:
+        self._halves = parts.find(Halves)
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -103,6 +104,27 @@ class SendRequests(Part):
     @property
     def gauges(self) -> Sequence[Gauge]:
         return (self._idempotent.gauge,)
+
+    def new_leadership(self, leadership: Leadership) -> None:
+        self._idempotent.new_leadership(leadership)
+
+    def leader_changed(self) -> None:
+        self._targets.forget()
+
+    def topics_changed(self) -> None:
+        self._targets.forget()
+
+    def groups_changed(self) -> None:
+        self._targets.forget()
+
+    def members_changed(self) -> None:
+        self._idempotent.members_changed()
+
+    def refused(self, position: int) -> None:
+        self._idempotent.refused(position)
+
+    def sends_go_on(self) -> None:
+        self.gathering.flush()
 
     def close(self) -> None:
         """Answer all sends under way, because this node will not learn their outcome."""
@@ -140,7 +162,8 @@ class SendRequests(Part):
         """
         plain, complete, known, add = self._plain, self._complete, self._targets.known, self.gathering.add
         max_body_bytes = self._live.config.max_message_bytes
-        number, place = plain.take_natively(reads, number, place, received)
+        if plain.native is not None:
+            number, place = plain.take_natively(reads, number, place, received)
         topic, target = "", None
         taken = 0
         while number < len(reads):

@@ -10,10 +10,8 @@ from dledger_broker.features.groups.proposals import GroupProposals
 from dledger_broker.features.groups.retry_topics import retry_limit, retry_topic_config
 from dledger_broker.features.groups.table import GROUPS
 from dledger_broker.features.locks.requests import LockRequests
-from dledger_broker.features.sending.dedup.identities import identity_seed
 from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel.announcements import Announcements
-from dledger_broker.kernel.leadership import Group
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.names_made import NamesMade
@@ -73,8 +71,6 @@ class SendTarget:
     """
 
     __slots__ = (
-        "_seed",
-        "_seed_group",
         "by_id",
         "created_position",
         "idempotent",
@@ -107,20 +103,12 @@ class SendTarget:
         self.redirected = redirected
         self.layouts: dict[int, PropertiesLayout] = {}
         self.state = state
-        self._seed_group: str | None = None
-        self._seed = 0
         self.by_id: list[QueueState | None] = [None] * max(self.queue_count, self.write_queues)
 
     def queue(self, queue_id: int) -> QueueState:
         """Return a queue of the topic, which is in `by_id` from now on."""
         self.by_id[queue_id] = queue = self.state.queue(queue_id)
         return queue
-
-    def seed_of(self, group: str) -> int:
-        """Return the seed of identities of single sends by a producer group, as a rule the group of the last send."""
-        if group != self._seed_group:
-            self._seed_group, self._seed = group, identity_seed(group, self.topic)
-        return self._seed
 
 
 class SendTargets:
@@ -132,7 +120,6 @@ class SendTargets:
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
         live: LiveConfig,
         announcements: Announcements,
         requests: Requests,
@@ -150,9 +137,6 @@ class SendTargets:
         self._group_proposals = group_proposals
         self._locks = locks
         self._targets: dict[str, SendTarget] = {}
-        machine.on_topics_changed.append(self.forget)
-        machine.on_groups_changed.append(self.forget)
-        group.listeners.append(self.forget)
 
     def _keep_table(self, state: BrokerState) -> None:
         self._groups = state.table(GROUPS).by_name

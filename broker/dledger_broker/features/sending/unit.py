@@ -14,8 +14,6 @@ from typing import Final
 import msgspec
 
 from dledger.errors import LogFullError
-from dledger_broker.features.sending.dedup.identities import NO_ROWS, UnitRows
-from dledger_broker.features.sending.dedup.remembered import write_command
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.kernel.contexts import QueueRun
 from dledger_broker.kernel.queues import QueueState
@@ -65,19 +63,18 @@ class SendUnit:
     """Context of a staged unit (`StagedContext`).
 
     `on_applied(count, deadline)` is called with the number of messages once they are applied. `failed(request, error)`
-    answers a request with an error. `commands` is the room for the command that remembers `rows`, empty if nothing is
-    remembered.
+    answers a request with an error. `remember(position)` writes the command that remembers sends of the unit, None if
+    there is no such command.
     """
 
     __slots__ = (
         "_answers",
-        "_commands",
         "_failed",
         "_messages",
         "_on_applied",
         "_oneway",
         "_pending",
-        "_rows",
+        "_remember",
         "deadline",
         "extent",
         "requests",
@@ -91,12 +88,10 @@ class SendUnit:
         deadline: float,
         on_applied: Callable[[int, float], None],
         failed: Callable[[Request, Exception], None],
-        commands: bytearray | None = None,
-        rows: UnitRows = NO_ROWS,
+        remember: Callable[[int], None] | None = None,
     ) -> None:
         self._pending = pending
-        self._commands = commands
-        self._rows = rows
+        self._remember = remember
         self._on_applied = on_applied
         self._failed = failed
         self._answers: list[tuple[Origin, list[bytes]]] = []
@@ -116,9 +111,9 @@ class SendUnit:
         origin: Origin | None = None
         answers: list[bytes] = []
         begin = position
-        remembers = bool(self._commands)
-        if self._commands:
-            write_command(self._commands, self._rows, position)
+        remembers = self._remember is not None
+        if self._remember is not None:
+            self._remember(position)
         for send in self._pending:
             request, fields, queue, sizes = send.request, send.fields, send.queue, send.sizes
             remembered = remembers and send.seed != 0 if fields.idempotent else None
@@ -201,8 +196,9 @@ class SendUnit:
                     )
                 )
         self.extent = (begin, position)
-        self.runs = [(queue, queue.staged_offset, b"".join(units)) for queue, units in units_of.items()]
-        self._messages = sum(map(len, units_of.values()))
+        for queue, units in units_of.items():
+            self.runs.append((queue, queue.staged_offset, b"".join(units)))
+            self._messages += len(units)
         return parts
 
     def applied(self) -> None:

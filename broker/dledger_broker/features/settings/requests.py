@@ -16,7 +16,7 @@ from dledger_broker.features.topics.system_topics import auto_create_example
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.audit import SubjectState
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig, with_live_values
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.parts import Gauge, Part
@@ -40,7 +40,7 @@ class SettingRequests(Part):
     def __init__(
         self,
         machine: BrokerMachine,
-        group: Group,
+        group: LeadershipView,
         live: LiveConfig,
         announcements: Announcements,
         requests: Requests,

@@ -7,7 +7,7 @@ from functools import partial
 from dledger.environment import Environment
 from dledger_broker.clients.gossip import Gossip
 from dledger_broker.clients.tables import ClientRow, shown_id
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import LanguageCode
@@ -19,7 +19,7 @@ from dledger_remoting.statistics import ClientConnection, ProducerConnection, Pr
 class ProducerStatistics:
     """Handler of requests about producers, answered from the clients' heartbeats."""
 
-    def __init__(self, env: Environment, group: Group, gossip: Gossip, requests: Requests) -> None:
+    def __init__(self, env: Environment, group: LeadershipView, gossip: Gossip, requests: Requests) -> None:
         self._env = env
         self._group = group
         self._gossip = gossip

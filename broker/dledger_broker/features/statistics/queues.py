@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from dledger_broker.clients.gossip import Gossip
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState
 from dledger_broker.kernel.requests import Request, Requests
@@ -25,7 +25,7 @@ _NO_FILTER_DATA: Final = "null"
 class QueueContents:
     """Handler of requests about queues, on the leader, once all nodes have reported their clients to it."""
 
-    def __init__(self, machine: BrokerMachine, group: Group, gossip: Gossip, requests: Requests) -> None:
+    def __init__(self, machine: BrokerMachine, group: LeadershipView, gossip: Gossip, requests: Requests) -> None:
         self._machine = machine
         self._group = group
         self._gossip = gossip

@@ -12,7 +12,7 @@ from dledger_broker.config import BrokerConfig
 from dledger_broker.features.offsets.table import OFFSETS
 from dledger_broker.features.statistics.counting import Counting
 from dledger_broker.features.topics.system_topics import system_topics
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
@@ -42,7 +42,7 @@ class TopicStatistics:
         self,
         machine: BrokerMachine,
         env: Environment,
-        group: Group,
+        group: LeadershipView,
         gossip: Gossip,
         requests: Requests,
         counting: Counting,

@@ -28,7 +28,7 @@ from dledger_broker.features.topics.write_aliases import check_write_aliases
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.announcements import Announcements
 from dledger_broker.kernel.audit import SubjectState
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.names_made import NamesMade
 from dledger_broker.kernel.parts import Part
@@ -59,7 +59,12 @@ class TopicRequests(Part):
     """Handler of requests that create, change, delete and list topics."""
 
     def __init__(
-        self, machine: BrokerMachine, group: Group, announcements: Announcements, requests: Requests, names: NamesMade
+        self,
+        machine: BrokerMachine,
+        group: LeadershipView,
+        announcements: Announcements,
+        requests: Requests,
+        names: NamesMade,
     ) -> None:
         self._names = names
         self._machine = machine

@@ -19,7 +19,6 @@ from typing import Final
 
 from dledger_broker.clients.relay import Relay
 from dledger_broker.features.quotas.requests import QuotaRequests
-from dledger_broker.features.sending.send import SendRequests
 from dledger_broker.features.sending.single_sends import SingleSendUnits
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
@@ -48,9 +47,7 @@ def _build(context: Context) -> Transactions:
         machine, writer, context.env, requests, proposed, context.access, context.parts[QuotaRequests].sends
     )
     listing = HalfListing(machine, requests)
-    transactions = Transactions(machine, clock, sends, units, ends, checks, resumption, listing)
-    context.parts[SendRequests].attach_halves(transactions)
-    return transactions
+    return Transactions(machine, clock, sends, units, ends, checks, resumption, listing)
 
 
 FEATURE: Final = Feature(name=NAME, commands=HALF_COMMANDS, table=HALVES, activated=True, build=_build)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, assert_never
 from dledger.environment import Environment
 from dledger.errors import LogError, TooLargeError
 from dledger_base.telling import Telling
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.sending.gathering import Gathering
 from dledger_broker.features.sending.on_their_way import waits_for_others
 from dledger_broker.features.transactions.messages import committed, real_target
@@ -71,7 +71,7 @@ class HalfEnds:
         requests: Requests,
         proposed: ProposedHalves,
         access: Access,
-        quotas: Admission,
+        quotas: QuotaGate,
     ) -> None:
         self._access = access
         self._quotas = quotas

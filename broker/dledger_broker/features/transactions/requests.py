@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dledger_broker.features.sending.send import Halves
 from dledger_broker.features.sending.targets import SendTarget
 from dledger_broker.features.transactions.checks import CheckBacks
 from dledger_broker.features.transactions.ends import HalfEnds
@@ -30,7 +31,7 @@ from dledger_remoting.hotpath import SendV2Fields
 _logger: Final = logging.getLogger(__name__)
 
 
-class Transactions(Part):
+class Transactions(Part, Halves):
     """Transactions on one node; see the package."""
 
     def __init__(

@@ -61,12 +61,12 @@ CATALOGUE.add(
 
 
 def _delete_group_only(self: GroupProposals, name: str, done: Done, *, clean_offsets: bool = False) -> None:
-    overlay = self._changes._overlay  # noqa: SLF001 - patches private names
-    prepare, overlay.before_deletion = overlay.before_deletion, []
+    events = self._changes._overlay.events  # noqa: SLF001 - patches private names
+    prepare, events.prepare_deletion = events.prepare_deletion, ()
     try:
         _real_delete_group(self, name, done, clean_offsets=clean_offsets)
     finally:
-        overlay.before_deletion = prepare
+        events.prepare_deletion = prepare
 
 
 _real_delete_group = GroupProposals.delete_group

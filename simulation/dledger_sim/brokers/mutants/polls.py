@@ -76,7 +76,7 @@ CATALOGUE.add(
 CATALOGUE.add(
     "polls-kept-at-step-down",
     "a node that stops leading ends the long polls that wait there",
-    (PullRequests, "_on_leadership", lambda _self: None),
+    (PullRequests, "leader_changed", lambda _self: None),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger_broker.features.quotas.admission import Admission
+from dledger_broker.features.quotas.gate import QuotaGate
 from dledger_broker.features.quotas.table import PutQuota, QuotaOwner, QuotaTable
 from dledger_broker.kernel.requests import Request
 from dledger_remoting.codes import RequestCode
@@ -11,11 +11,11 @@ from dledger_sim.log.mutants.catalogue import Catalogue
 
 CATALOGUE = Catalogue("quotas")
 
-_real_admits = Admission.admits
+_real_admits = QuotaGate.admits
 
 
 def _take_what_is_held(
-    self: Admission, request: Request, topic: str, messages: int, size: int, polls_s: float = 0.0
+    self: QuotaGate, request: Request, topic: str, messages: int, size: int, polls_s: float = 0.0
 ) -> bool:
     return _real_admits(self, request, topic, messages, size, polls_s) or self._scope.is_measured_first
 
@@ -23,23 +23,23 @@ def _take_what_is_held(
 CATALOGUE.add(
     "held-send-is-stored-at-once",
     "a send that waits for a quota stores nothing before it goes on",
-    (Admission, "admits", _take_what_is_held),
+    (QuotaGate, "admits", _take_what_is_held),
 )
 
 
-def _take_anew(self: Admission, request: Request, topic: str, messages: int, size: int, polls_s: float = 0.0) -> bool:
+def _take_anew(self: QuotaGate, request: Request, topic: str, messages: int, size: int, polls_s: float = 0.0) -> bool:
     return _real_admits(self, request, topic, messages, size, polls_s + 60.0)
 
 
 CATALOGUE.add(
     "read-waits-anew-at-each-leader",
     "a read waits for quotas no longer than its client expects, including its waits at earlier leaders",
-    (Admission, "admits", _take_anew),
+    (QuotaGate, "admits", _take_anew),
     schedule=quotas.read_that_two_leaders_hold,
 )
 
 
-def _forget_reads(self: Admission) -> None:
+def _forget_reads(self: QuotaGate) -> None:
     for meter in self._meters.values():
         for held in meter.take_all():
             if held.request.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -49,7 +49,7 @@ def _forget_reads(self: Admission) -> None:
 CATALOGUE.add(
     "held-reads-forgotten-at-step-down",
     "a client that waits for a quota is answered, also if another node becomes leader",
-    (Admission, "_handle_waiting", _forget_reads),
+    (QuotaGate, "_handle_waiting", _forget_reads),
 )
 
 

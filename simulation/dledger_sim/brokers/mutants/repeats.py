@@ -21,7 +21,7 @@ _began: WeakKeyDictionary[IdempotentSends, int] = WeakKeyDictionary()
 
 
 def _remember_from_now_on(self: IdempotentSends, leadership: Leadership) -> None:
-    _real_on_leadership(self, leadership)
+    _real_new_leadership(self, leadership)
     if leadership.ready:
         _began.setdefault(self, self._machine.applied_position)
     else:
@@ -37,13 +37,13 @@ def _is_stored_by_this_leader(
     return _real_is_stored(self, own, send)
 
 
-_real_on_leadership = IdempotentSends._on_leadership  # noqa: SLF001 - patches private names
+_real_new_leadership = IdempotentSends.new_leadership
 _real_is_stored = IdempotentSends._is_stored  # noqa: SLF001 - patches private names
 
 CATALOGUE.add(
     "sends-forgotten-at-failover",
     "a new leader knows the sends that earlier leaders stored",
-    (IdempotentSends, "_on_leadership", _remember_from_now_on),
+    (IdempotentSends, "new_leadership", _remember_from_now_on),
     (IdempotentSends, "_is_stored", _is_stored_by_this_leader),
 )
 

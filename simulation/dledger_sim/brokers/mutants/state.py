@@ -60,12 +60,12 @@ CATALOGUE.add(
 
 
 def _delete_only(self: TopicProposals, name: str, done: Done) -> None:
-    overlay = self._changes._overlay  # noqa: SLF001 - patches private names
-    prepare, overlay.before_deletion = overlay.before_deletion, []
+    events = self._changes._overlay.events  # noqa: SLF001 - patches private names
+    prepare, events.prepare_deletion = events.prepare_deletion, ()
     try:
         _real_delete_topic(self, name, done)
     finally:
-        overlay.before_deletion = prepare
+        events.prepare_deletion = prepare
 
 
 _real_delete_topic = TopicProposals.delete_topic

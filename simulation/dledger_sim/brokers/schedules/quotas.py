@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dledger_broker.features.quotas.admission import READ_HOLD_S
+from dledger_broker.features.quotas.gate import READ_HOLD_S
 from dledger_broker.features.quotas.table import QuotaKind
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode, ResponseCode

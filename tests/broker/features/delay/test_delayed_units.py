@@ -25,7 +25,7 @@ def broker(make_broker: MakeBroker) -> ServedBroker:
     """Return a broker that remembers idempotent sends, and in which the topic where messages wait exists."""
     broker = make_broker(max_pending_timers=20)
     config = replace(broker.config, idempotent_window_ms=10_000, max_idempotent_keys=100)
-    GroupSettings(broker.memory.machine, broker.memory.env, config)
+    broker.memory.machine.events.add(GroupSettings(broker.memory.machine, broker.memory.env, config))
     broker.settle()
     assert broker.client().send_message("T1", b"first", i=ASKS).code == 0
     return broker

@@ -22,7 +22,7 @@ TOPICS = {topic.topic_name for topic in system_topics(CONFIG)}
 def broker() -> BrokerInMemory:
     """Return a leader on a full disk."""
     broker = BrokerInMemory(lead=False)
-    GroupSettings(broker.machine, broker.env, CONFIG)
+    broker.machine.events.add(GroupSettings(broker.machine, broker.env, CONFIG))
     broker.node.stage_error = LogFullError("no space is left")
     broker.node.lead()
     broker.env.run_ready()
@@ -61,7 +61,7 @@ def test_a_group_setting_is_recorded_after_a_member_that_lacks_the_command_leave
     broker = BrokerInMemory(lead=False)
     voters = broker.node.membership.voters
     broker.node.membership = Membership(voters, (ReplicaId("dead", "00000001"),))
-    GroupSettings(broker.machine, broker.env, CONFIG)
+    broker.machine.events.add(GroupSettings(broker.machine, broker.env, CONFIG))
     broker.node.lead()
     broker.env.advance(RETRY_S)
     assert broker.machine.state.table(REMEMBERED).window_ms != CONFIG.idempotent_window_ms

@@ -249,7 +249,7 @@ def test_heartbeats_of_a_client_through_several_nodes_at_once_renew_its_lease_on
 
     monkeypatch.setattr(overlay, "stage_command", note)
     client.wait(LENGTH_S / 2)
-    for unready in client.broker.memory.machine.on_unready:
+    for unready in client.broker.memory.machine.events.unready:
         client.send(34, {}, heartbeat())
         unready(NotLeaderError(None, 1))
     client.broker.settle()

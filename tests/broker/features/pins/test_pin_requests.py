@@ -14,7 +14,7 @@ JOB = {"name": "job", "position": "0", "leaseMillis": "60000"}
 @pytest.fixture(autouse=True)
 def founded(broker: ServedBroker) -> None:
     """Have the group founded, so that its members understand each other's commands."""
-    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
+    broker.memory.machine.events.add(GroupSettings(broker.memory.machine, broker.memory.env, broker.config))
     broker.settle()
 
 

@@ -33,7 +33,7 @@ class OrderedPopper(Popper):
 
     def forget_counts(self) -> None:
         """Have the node forget what only a leader knows, as the next leader does not know it."""
-        for forget in self.broker.memory.machine.on_unready:
+        for forget in self.broker.memory.machine.events.unready:
             forget(NotLeaderError(None, 1))
 
     def dead_bodies(self) -> list[bytes]:
@@ -141,7 +141,7 @@ def test_a_new_leader_does_not_count_the_attempts_of_another_message(five: Order
 
 def test_what_is_done_with_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch, five: OrderedPopper) -> None:
     monkeypatch.setattr(order_counts, "FEW_QUEUES", 1)
-    told = OrderedCounts(five.broker.memory.machine, five.broker.service.parts[PopRequests].changes)
+    told = OrderedCounts(five.broker.service.parts[PopRequests].changes)
     told.note(PopQueueKey("CG", "T1", 7), (3,), (1,))
     five.in_order(2)
     told.note(PopQueueKey("CG", "T1", 0), (0, 1), (1, 1))

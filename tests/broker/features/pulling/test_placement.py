@@ -21,10 +21,11 @@ from dledger_broker.clients.tables import ClientRow
 from dledger_broker.config import BrokerConfig
 from dledger_broker.features.pulling.placement import CHANGE_S, TOLD_S, Placement
 from dledger_broker.kernel.access import Access
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.testing import FakeEnvironment
 from dledger_remoting.route import MASTER_ID
+from tests.broker.telling import tell
 
 NAMES = ("n0", "n1", "n2")
 IDS = {"n0": 1, "n1": 2, "n2": 3}
@@ -37,10 +38,11 @@ class PlacingNode:
 
     def __init__(self, world: World, name: str, mode: str) -> None:
         self.world, self.name = world, name
-        self.group = Group(name, f"10.0.0.1:{name[1:]}")
+        self.group = LeadershipView(name, f"10.0.0.1:{name[1:]}")
         peers = [other for other in NAMES if other != name]
         self.gossip = Gossip(world.env, self.group, peers, (), lambda *_: None)
         self.gossip.attach_members(self)
+        tell(self.group.events, "leader_changed", self.gossip.leader_changed)
         config = BrokerConfig(
             broker_group="broker-a",
             node_id=name,
@@ -52,6 +54,7 @@ class PlacingNode:
         self.obstacle: str | None = None
         live, access = LiveConfig(config), cast(Access, self)
         self.placement = Placement(world.env, cast(Log, self), self.group, live, self.gossip, access)
+        tell(self.group.events, "leader_changed", self.placement.leader_changed)
 
     def status(self) -> SimpleNamespace:
         return SimpleNamespace(peers=[self._peer(name) for name in NAMES if name != self.name])

@@ -9,7 +9,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, send_ext
 
 from dledger_broker.features import FEATURES
-from dledger_broker.features.quotas.admission import HOLD_S, MAX_AGE_S, MAX_HELD, MAX_HELD_BYTES, TICK_S
+from dledger_broker.features.quotas.gate import HOLD_S, MAX_AGE_S, MAX_HELD, MAX_HELD_BYTES, TICK_S
 from dledger_broker.features.quotas.requests import MAX_QUOTAS
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota
 from dledger_broker.features.sending.on_their_way import MAX_GATHER_S

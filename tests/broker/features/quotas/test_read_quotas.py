@@ -8,7 +8,7 @@ import pytest
 from served_broker import FakeClient, ServedBroker, make_group, make_served_broker, pull_ext, records, send_ext, submit
 
 from dledger_broker.features.offsets.table import OFFSETS
-from dledger_broker.features.quotas.admission import MAX_HELD, MAX_HELD_BYTES, READ_HOLD_S, TICK_S
+from dledger_broker.features.quotas.gate import MAX_HELD, MAX_HELD_BYTES, READ_HOLD_S, TICK_S
 from dledger_broker.testing import BrokerInMemory
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import TAGS, format_properties

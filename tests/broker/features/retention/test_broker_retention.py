@@ -348,7 +348,7 @@ def test_a_full_disk_trims_needed_records_only_if_the_policy_deletes_the_oldest(
 
 def test_pins_and_the_ordinal_survive_snapshot_and_failover():
     broker, retention = trimmed_broker()
-    GroupSettings(broker.machine, broker.env, CONFIG)
+    broker.machine.events.add(GroupSettings(broker.machine, broker.env, CONFIG))
     broker.env.run_ready()
     retention.pin(1000, position=500)
     broker.env.advance(0.5)
@@ -361,7 +361,9 @@ def test_pins_and_the_ordinal_survive_snapshot_and_failover():
         assert found is not None
         assert (found.position, found.expires_ms, state.members.ordinal) == (500, expires_ms, 7)
     assert follower.machine.digest() == broker.machine.digest()
-    GroupSettings(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
+    follower.machine.events.add(
+        GroupSettings(follower.machine, follower.env, dataclasses.replace(CONFIG, group_ordinal=3))
+    )
     follower.node.lead()
     follower.env.run_ready()
     assert follower.machine.state.members.ordinal == 7

@@ -298,14 +298,14 @@ def test_a_batch_that_is_not_sound_is_refused_by_the_twin(staged: Staged) -> Non
 def test_batches_that_the_native_part_hands_back_are_stored_as_batches(
     staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dledger_broker.features.quotas.admission.Admission.limits", lambda _self, topics: True)
+    monkeypatch.setattr("dledger_broker.features.quotas.gate.QuotaGate.limits", lambda _self, topics: True)
     staged.turn(staged.frame(batch_of(b"1", b"2"), code=320), staged.frame(batch_of(b"3"), m="true"))
     assert [type(unit).__name__ for unit in staged.units] == ["SendUnit"]
     assert staged.stored == [b"1", b"2", b"3"]
 
 
 def test_the_native_part_leaves_reads_that_begin_with_another_request(staged: Staged) -> None:
-    sends = staged.broker.service.parts[SendRequests]._plain._native
+    sends = staged.broker.service.parts[SendRequests]._plain.native
     data = staged.frame(code=11) + staged.frame()
     assert sends.take(staged.reads(data), 0, 0, 0.0) == (0, 0, False)
     assert sends._run is None
@@ -459,7 +459,7 @@ def test_a_change_of_a_topic_within_a_turn_applies_to_the_next_send(staged: Stag
 
 
 def test_sends_to_a_topic_with_a_quota_are_charged_one_by_one(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    admission = "dledger_broker.features.quotas.admission.Admission"
+    admission = "dledger_broker.features.quotas.gate.QuotaGate"
     counted: list[tuple[str, int]] = []
     monkeypatch.setattr(f"{admission}.limits", lambda _self, topics: "T1" in set(topics))
     monkeypatch.setattr(

@@ -21,6 +21,7 @@ from dledger_broker.kernel.state import BrokerState
 from dledger_broker.node import Broker
 from dledger_remoting.topics import TopicConfig
 from tests.broker.kernel.applied_commands import apply
+from tests.broker.telling import tell
 
 PUT, TELL = 25, 26
 OWN = BrokerConfig(broker_group="g", node_id="n0", data_dir=Path("unused"))
@@ -186,7 +187,7 @@ async def active(broker: Broker) -> None:
         if broker.machine.is_active(NAME):
             event.set()
 
-    broker.machine.on_members_changed.append(look)
+    tell(broker.machine.events, "members_changed", look)
     look()
     async with asyncio.timeout(20):
         await event.wait()

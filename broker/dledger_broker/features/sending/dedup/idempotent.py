@@ -125,9 +125,6 @@ class IdempotentSends:
         self._is_indexed = False
         self._is_compaction_scheduled = False
         self._closed = False
-        machine.on_leadership_changed.append(self._on_leadership)
-        machine.on_members_changed.append(self._on_members)
-        machine.on_refused.append(self._on_refused)
 
     @property
     def gauge(self) -> Gauge:
@@ -418,7 +415,7 @@ class IdempotentSends:
         self._staged.append((position, rows))
         self._unindexed_rows += len(rows.families)
 
-    def _on_refused(self, position: int) -> None:
+    def refused(self, position: int) -> None:
         """Forget the sends at `position` and behind it, because the disk has no space for them.
 
         Clients repeat refused sends, as the answer demands. Otherwise the repetition would wait for the refused send,
@@ -460,11 +457,11 @@ class IdempotentSends:
         self._unindexed_rows = sum(len(rows.families) for _, rows in staged)
         self._free_rows = table.max_rows - len(table) - self._unindexed_rows
 
-    def _on_members(self) -> None:
+    def members_changed(self) -> None:
         """Check again whether all members understand the command."""
         self._checked_membership = None
 
-    def _on_leadership(self, leadership: Leadership) -> None:
+    def new_leadership(self, leadership: Leadership) -> None:
         """Forget the sends in flight of another leadership. A handover that fails changes nothing."""
         self._checked_membership = None
         if not leadership.is_leader or (leadership.ready and leadership.term != self._term):

@@ -15,7 +15,7 @@ WINDOW_MS = 10_000
 def remembering(broker: ServedBroker, *, window_ms: int = WINDOW_MS, max_keys: int = 1000) -> ServedBroker:
     """Have the group remember sends."""
     config = replace(broker.config, idempotent_window_ms=window_ms, max_idempotent_keys=max_keys)
-    GroupSettings(broker.memory.machine, broker.memory.env, config)
+    broker.memory.machine.events.add(GroupSettings(broker.memory.machine, broker.memory.env, config))
     broker.settle()
     assert broker.memory.machine.state.table(REMEMBERED).window_ms == window_ms
     return broker

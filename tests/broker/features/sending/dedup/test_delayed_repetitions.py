@@ -6,7 +6,7 @@ import pytest
 from served_broker import FakeClient, MakeBroker, ServedBroker, send_ext
 
 from dledger_broker.features.delay.table import TIMERS
-from dledger_broker.features.quotas.admission import HOLD_S, TICK_S
+from dledger_broker.features.quotas.gate import HOLD_S, TICK_S
 from dledger_broker.testing.environment import START_MS
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.properties import TIMER_DELAY_MS

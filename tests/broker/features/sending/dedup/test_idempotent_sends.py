@@ -385,7 +385,7 @@ def test_idempotent_and_ordinary_sends_keep_their_order_in_a_queue(client: FakeC
 def test_no_send_is_remembered_before_every_member_understands_the_command(make_broker: MakeBroker):
     broker = make_broker()
     broker.memory.machine.state.members.kinds.clear()
-    GroupSettings(broker.memory.machine, broker.memory.env, broker.config)
+    broker.memory.machine.events.add(GroupSettings(broker.memory.machine, broker.memory.env, broker.config))
     broker.settle()
     for _ in range(2):
         send(broker)

@@ -1,4 +1,4 @@
-"""Admission of sends and of reads: a request beyond a quota waits until there is room, or is refused.
+"""Gate of sends and of reads: a request beyond a quota waits until there is room, or is refused.
 
 No part of a waiting request has been done. When the request proceeds, it is handled from the start, because its topic,
 account or leader may have changed. A send is charged to its quotas once, when it proceeds. A read is charged when it is
@@ -7,14 +7,14 @@ answered, because only then its size is known. Reads behind it then find less ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
 from dledger.environment import Environment
 from dledger_broker.features.quotas.meters import HeldSend, Meter
 from dledger_broker.features.quotas.table import QUOTAS, PutQuota, QuotaKind, QuotaOwner, QuotaTable
-from dledger_broker.kernel.leadership import Group
+from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.machine import BrokerMachine
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.state import BrokerState
@@ -78,11 +78,11 @@ READS: Final = Scope(
 )
 
 
-class Admission:
+class QuotaGate:
     """Meters of the quotas of `scope` on a node. Each new leader begins with full meters."""
 
     def __init__(
-        self, machine: BrokerMachine, env: Environment, group: Group, requests: Requests, scope: Scope = SENDS
+        self, machine: BrokerMachine, env: Environment, group: LeadershipView, requests: Requests, scope: Scope = SENDS
     ) -> None:
         self._scope = scope
         self._env = env
@@ -91,7 +91,6 @@ class Admission:
         self._meters: dict[QuotaOwner, Meter] = {}
         """Meters by owner. The meter of a deleted quota stays while requests wait there."""
         self._arrival_numbers = count()
-        self._release_hooks: list[Callable[[], None]] = []
         self._limits_accounts = False
         self._table_changes = -1
         self._ticking = False
@@ -99,17 +98,10 @@ class Admission:
         self._charged_reads = 0
         """Number of reads that were charged."""
         machine.on_state(self._keep_table)
-        group.listeners.append(self._on_leadership)
 
     def _keep_table(self, state: BrokerState) -> None:
         self._table: QuotaTable = state.table(QUOTAS)
         self._table_changes = -1
-
-    def add_release_hook(self, hook: Callable[[], None]) -> None:
-        """Call `hook` before waiting sends proceed. Newer sends that are gathered until they are staged then call
-        `admits`. Otherwise they would find no send waiting, and would be stored before earlier sends.
-        """
-        self._release_hooks.append(hook)
 
     def limits(self, topics: Iterable[str]) -> bool:
         """Return whether requests for these topics may be limited. Callers check this once for many requests."""
@@ -185,7 +177,7 @@ class Admission:
         """Let all waiting requests proceed, and hold no further requests, because this node stops or leaves its group's
         route.
         """
-        self._run_release_hooks()
+        self._stage_gathered()
         self._accepts_waiting = False
         self._handle_waiting()
 
@@ -254,7 +246,7 @@ class Admission:
 
     def _release_ready(self) -> None:
         """Let requests proceed where there is room, and refuse requests that have waited long enough."""
-        self._run_release_hooks()
+        self._stage_gathered()
         now = self._env.now()
         for meter in list(self._current_meters().values()):
             self._release_from(meter, now)
@@ -262,9 +254,15 @@ class Admission:
                 self._refuse(meter, send.request, now)
         self._drop_deleted()
 
-    def _run_release_hooks(self) -> None:
-        for hook in self._release_hooks:
-            hook()
+    def _stage_gathered(self) -> None:
+        """Have newer sends call `admits` before waiting sends proceed.
+
+        They are gathered until they are staged. They would find no send waiting then, and would be stored before
+        earlier sends.
+        """
+        if self._scope.is_measured_first:
+            for stage in self._group.events.sends_go_on:
+                stage()
 
     def _release_from(self, meter: Meter, now: float) -> None:
         """Let requests proceed while there is room, in the order of their waits, longest first.
@@ -301,7 +299,7 @@ class Admission:
         meter.refused += 1
         self._requests.fail(request, SystemBusy(f"{meter.refusal(now)}: {self._scope.advice}"))
 
-    def _on_leadership(self) -> None:
+    def leader_changed(self) -> None:
         """Hand waiting requests to the new leader, which uses its own meters.
 
         This node's meters are full when it leads again.

@@ -13,7 +13,7 @@ MAX_WAITING_LINES: Final = 10_000
 _logger: Final = logging.getLogger(__name__)
 
 
-class LogWriter(QueueHandler):
+class LineWriter(QueueHandler):
     """Formats records where they are logged. A thread writes the lines, once `write_to` has set the target.
 
     `close` waits until all lines are written.
@@ -26,7 +26,7 @@ class LogWriter(QueueHandler):
         self._thread: _Thread | None = None
         self._lost_count = 0
 
-    def write_to(self, target: logging.Handler) -> LogWriter:
+    def write_to(self, target: logging.Handler) -> LineWriter:
         """Begin to write to a target, including everything logged before, and return this writer. Call it once."""
         self._target = target
         self._thread = _Thread(self.queue, target)
