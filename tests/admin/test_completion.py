@@ -57,7 +57,7 @@ def namesrv(monkeypatch, listener):
 
 def test_commands_and_options_are_completed():
     assert completed("topic", "de") == ["delete", "describe"]
-    assert completed("co") == ["config", "consume", "completion", "console"]
+    assert completed("co") == ["config", "context", "consume", "completion", "console"]
     assert "--from-beginning" in completed("consume", "--from")
 
 

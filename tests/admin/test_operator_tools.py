@@ -11,9 +11,12 @@ import subprocess
 import sys
 import tarfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.long
 
 DLEDGER = Path(sys.executable).with_name("dledger")
 SECONDS = 60.0
@@ -105,10 +108,13 @@ def test_top_shows_the_cluster_on_a_terminal_until_q(cluster):
     assert cluster.read("top", "--once")["nodes"][0]["role"] == "leader"
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(DLEDGER, ["dledger", "top", "--interval", "0.2"], {**cluster.environment, "TERM": "xterm"})
+        terminal_size = {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+        os.execve(DLEDGER, ["dledger", "top", "--interval", "0.2"], {**cluster.environment, **terminal_size})
     seen = read_until(terminal, b"leader")
     assert b"Healthy: 1 node" in seen
     os.write(terminal, b"q")
+    with suppress(OSError):  # the end of a terminal without a process
+        read_until(terminal, b"a word that never comes")
     _, status = os.waitpid(child, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0

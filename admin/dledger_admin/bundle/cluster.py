@@ -40,6 +40,9 @@ async def add_cluster(archive: Archive, access: Access) -> None:
     for address, answer in survey.nodes.items():
         if isinstance(answer, str):
             archive.lacks(f"node at {address}", answer)
+    if all(server.error for server in survey.name_servers):  # a client would try again until its time limit
+        archive.lacks("topics, consumer groups and live keys", "no name server answers")
+        return
     await asyncio.gather(_add_operations(archive, access), _add_pages(archive, survey))
 
 

@@ -1,7 +1,7 @@
 """Finder of the secrets in use, so that no file of a bundle holds one.
 
-Configuration files name files with secrets, and hold none. This is the second line of defence: the contents of all
-these files are looked for in every file of the bundle, whatever put them there.
+Configuration files name files with secrets, and hold none. As a second defence, the contents of all these files are
+looked for in every file of the bundle.
 """
 
 from __future__ import annotations

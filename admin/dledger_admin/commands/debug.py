@@ -80,7 +80,7 @@ def bundle(
     """Write one file with health, metrics, configurations, the ends of logs, and no secret.
 
     It has no bodies of messages, but names of topics, groups, accounts and hosts: look through it before you give it
-    away. What cannot be got, as from nodes that are down, is named in the result and in the file.
+    away. The result and the file name everything that could not be got, as from nodes that are down.
     """
     if verify and data is None:
         raise WrongUsageError("--verify goes with --data: logs are checked on the machine that has them")
