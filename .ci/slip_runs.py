@@ -84,10 +84,11 @@ class Copy:
         finally:
             self._write(change.path, original)
         caught = sum(verdict.caught for verdict in verdicts)
-        told = next((verdict.told for verdict in verdicts if not verdict.caught), verdicts[0].told)
+        is_enough = caught >= REQUIRED_SHARE * slip.runs
+        told = next(verdict.told for verdict in verdicts if verdict.caught is is_enough)
         if slip.runs > 1:
             told = f"{caught} of {slip.runs} runs: {told}"
-        return Verdict(caught >= REQUIRED_SHARE * slip.runs, told, time.monotonic() - began)
+        return Verdict(is_enough, told, time.monotonic() - began)
 
     def _judged(self, clause: Clause, slip: Slip, seed: int) -> Verdict:
         ended, failures = self._check(clause, seed)
