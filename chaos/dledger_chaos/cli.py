@@ -36,7 +36,7 @@ DEFAULT_MINUTES: Final = 3.0
 CAMPAIGN_MINUTES: Final = 5.0
 DEFAULT_OUT: Final = Path("chaos-runs")
 
-_TARGETS: Final = ("local", "two-groups", "register", "pysyncobj", "rocketmq")
+_TARGETS: Final = ("local", "two-groups", "proxies", "register", "pysyncobj", "rocketmq")
 
 _OPTIONS_OF_SWARM: Final = ("faults", "target", "overlap", "pause", "mutant")
 

@@ -27,11 +27,12 @@ from .disk.control import DiskControl, shim_environment
 from .disk.undo import forget
 from .errors import TargetError
 from .founder import start_founder
+from .grpc_proxies import GrpcProxy
 from .processes import pid_in
 from .second_name_server import SecondNameServer
 from .signalled import SignalledNodes
 from .target import NodeFacts, NodeView
-from .toxiproxy.mesh import CLIENTS, NAMESRV, SECOND_NAMESRV, Link, Mesh
+from .toxiproxy.mesh import CLIENTS, NAMESRV, PROXY_NAMES, SECOND_NAMESRV, Link, Mesh
 from .toxiproxy.proxies import Proxies
 
 HOST: Final = "127.0.0.1"
@@ -60,6 +61,7 @@ class LocalTarget(SignalledNodes):
 
     All nodes know all name servers. The second one starts after the nodes, so that it is down at first. `environment`
     is added to the environment of the nodes, `config` is TOML for every node, and `engine` names their engine.
+    `with_proxies` starts two proxies for RocketMQ 5's clients.
     `with_shim` loads the disk shim into every node; without it the cluster takes no faults of disks, power and clocks.
     Use it as an async context.
     """
@@ -77,6 +79,7 @@ class LocalTarget(SignalledNodes):
         config: str = CONFIG,
         engine: str | None = None,
         with_shim: bool = True,
+        with_proxies: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory.resolve()
@@ -90,6 +93,8 @@ class LocalTarget(SignalledNodes):
         self._members = {group: tuple(f"{group}-n{number}" for number in range(nodes)) for group in self.groups}
         self._name_servers = (NAMESRV, SECOND_NAMESRV)[:name_servers]
         self._second_name_server: SecondNameServer | None = None
+        self._grpc_proxies: dict[str, GrpcProxy] = {}
+        self._proxy_names = PROXY_NAMES if with_proxies else ()
         self._environment = dict(environment or {})
         self._disks: dict[str, DiskControl] = {}
         self._stop_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -121,17 +126,18 @@ class LocalTarget(SignalledNodes):
     @property
     def others(self) -> Sequence[str]:
         """Names of the processes other than nodes."""
-        return self._name_servers
+        return (*self._name_servers, *self._proxy_names)
 
     @property
     def other_logs(self) -> Sequence[Path]:
         """Log files of the processes other than nodes."""
-        return sorted(file for name in self._name_servers for file in (self.data_dir / name / "log").glob("*.log*"))
+        return sorted(file for name in self.others for file in (self.data_dir / name / "log").glob("*.log*"))
 
     @property
     def capabilities(self) -> frozenset[str]:
         """The classes of faults that this target can suffer."""
-        return CAPABILITIES if self.with_shim else CAPABILITIES - {"disk", "power", "clock"}
+        proxies = frozenset({"proxies"} if self._proxy_names else ())
+        return (CAPABILITIES | proxies) - (frozenset() if self.with_shim else {"disk", "power", "clock"})
 
     @property
     def mesh(self) -> Mesh:
@@ -166,14 +172,14 @@ class LocalTarget(SignalledNodes):
 
     async def stop(self) -> None:
         """Stop everything, whatever state it is in; the data stays."""
-        for node_id in self._get_node_ids():
-            self.resume(node_id)
+        for name in (*self._get_node_ids(), *self._proxy_names):
+            self.resume(name)
         if (self.data_dir / "cluster.json").exists():
             try:
                 await self._run_dledger("down", "--data", str(self.data_dir), timeout_s=STOP_S)
             except TargetError:
                 pass  # processes that did not stop are killed here
-        await self.kill([*self._get_node_ids(), *self._name_servers])
+        await self.kill([*self._get_node_ids(), *self.others])
         await self._proxies.stop()
         if self._http is not None:
             await self._http.close()
@@ -252,7 +258,9 @@ class LocalTarget(SignalledNodes):
         async with self._stop_locks[node_id]:
             if self.pid(node_id) is not None:
                 return
-            if node_id == SECOND_NAMESRV and self._second_name_server is not None:
+            if node_id in self._grpc_proxies:
+                await self._grpc_proxies[node_id].start()
+            elif node_id == SECOND_NAMESRV and self._second_name_server is not None:
                 await self._second_name_server.start()
             else:
                 arguments = ("node", "start", "--data", str(self.data_dir), node_id, "--detach")
@@ -291,6 +299,18 @@ class LocalTarget(SignalledNodes):
                 self.data_dir / SECOND_NAMESRV, self._base_port + ports.SECOND_NAMESRV
             )
             await self.start_node(SECOND_NAMESRV)
+        await self._start_proxies()
+
+    async def _start_proxies(self) -> None:
+        """Start the proxies for RocketMQ 5's clients, each of which tells its clients the links to all of them."""
+        links = [self.mesh.address(CLIENTS, name) for name in self._proxy_names]
+        for name in self._proxy_names:
+            port = self._get_proxy_port(name)
+            self._grpc_proxies[name] = GrpcProxy(self.data_dir / name, port, self.namesrv, links)
+            await self.start_node(name)
+
+    def _get_proxy_port(self, name: str) -> int:
+        return self._base_port + ports.GRPC_PROXIES[PROXY_NAMES.index(name)]
 
     def _get_name_server_address(self, name: str) -> str:
         return f"{HOST}:{self._base_port + (ports.NAMESRV if name == NAMESRV else ports.SECOND_NAMESRV)}"
@@ -306,6 +326,9 @@ class LocalTarget(SignalledNodes):
                 links += [
                     Link(node, name, next(listen), self._get_name_server_address(name)) for name in self._name_servers
                 ]
+            if number == 0:
+                for name in self._proxy_names:
+                    links.append(Link(CLIENTS, name, next(listen), f"{HOST}:{self._get_proxy_port(name)}"))
         return links
 
     def _format_addresses(self) -> str:

@@ -28,7 +28,7 @@ from .faults.disk import DiskRules
 from .history import Recorder
 from .pace import MAX_OVERLAP, Pace
 from .target import Target
-from .toxiproxy.mesh import NAMESRV
+from .toxiproxy.mesh import NAMESRV, PROXY_NAMES
 
 STOPPING_S: Final = 5.0
 """Maximum time in seconds that a node takes to stop after a disk error."""
@@ -129,11 +129,18 @@ class Nemesis:
             self._target.resume(node.node_id)
         names = [node.node_id for node in self._target.nodes]
         names += self._name_servers if "namesrv" in self._target.capabilities else ()
+        names += self._proxies
+        for proxy in self._proxies:
+            self._target.resume(proxy)
         await asyncio.gather(*map(self._target.start_node, names))
 
     @property
     def _name_servers(self) -> tuple[str, ...]:
-        return tuple(self._target.others) or (NAMESRV,)
+        return tuple(name for name in self._target.others if name not in PROXY_NAMES) or (NAMESRV,)
+
+    @property
+    def _proxies(self) -> tuple[str, ...]:
+        return tuple(name for name in self._target.others if name in PROXY_NAMES)
 
     def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -169,9 +176,8 @@ class Nemesis:
         members = rng.choice(list(members_of(self._target).values()))
         leader = await leader_of(self._target, members)
         struck = frozenset(name for value in self._faults_in_force for name in value.nodes)
-        fault = step.kind.draw(
-            Surroundings(rng, members, leader.node_id if leader is not None else None, self._name_servers, struck)
-        )
+        leader_id = leader.node_id if leader is not None else None
+        fault = step.kind.draw(Surroundings(rng, members, leader_id, self._name_servers, struck, self._proxies))
         if fault in self._faults_in_force:
             return  # an equal fault is in force already; healing one would heal both
         self._fault_count += 1

@@ -4,6 +4,7 @@
 |---|---|
 | 10 k … 10 k + 5 | node k; our brokers use four: clients, peers, HTTP, write alias |
 | 50 … 89 | the group's proxies |
+| 93, 94 (first block only) | the proxies for RocketMQ 5's clients |
 | 95, 96, 97 (first block only) | the name server, toxiproxy's API, the second name server |
 """
 
@@ -19,6 +20,7 @@ from .errors import ChaosError
 __all__ = [
     "API",
     "GROUP_STEP",
+    "GRPC_PROXIES",
     "NAMESRV",
     "NODE_PORTS",
     "NODE_STEP",
@@ -30,6 +32,7 @@ __all__ = [
 
 NODE_PORTS: Final = 6
 PROXIES: Final = range(50, 90)
+GRPC_PROXIES: Final = (93, 94)
 NAMESRV: Final = 95
 API: Final = 96
 SECOND_NAMESRV: Final = 97
@@ -53,6 +56,7 @@ def _iter_offsets(groups: int, nodes: int) -> Iterator[int]:
         start = GROUP_STEP * group
         yield from (start + NODE_STEP * node + port for node in range(nodes) for port in range(NODE_PORTS))
         yield from proxy_ports(0, group)
+    yield from GRPC_PROXIES
     yield NAMESRV
     yield API
     yield SECOND_NAMESRV

@@ -36,6 +36,7 @@ from .pace import Pace
 from .report import write_report
 from .targets import TARGETS, make_target
 from .toxiproxy.build import VERSION as TOXIPROXY_VERSION
+from .toxiproxy.mesh import CLIENTS, PROXY_NAMES
 from .workloads.base import RETENTION, NodeAddresses, Workload, WorkloadContext
 from .workloads.registry import WORKLOADS
 
@@ -317,6 +318,7 @@ class _Trial:
             asyncio.Event(),
             self._target.capabilities,
             directory,
+            proxies=[self._target.mesh.address(CLIENTS, name) for name in self._target.others if name in PROXY_NAMES],
         )
 
     def _write_info(self, nodes: list[NodeFiles]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from .disk.control import DiskControl
 from .toxiproxy.mesh import Mesh
 
-FaultClass = Literal["process", "network", "disk", "power", "clock", "membership", "namesrv"]
+FaultClass = Literal["process", "network", "disk", "power", "clock", "membership", "namesrv", "proxies"]
 """Class of faults. A target's `capabilities` are some of these."""
 
 
@@ -68,7 +68,7 @@ class Target(Protocol):
 
     @property
     def others(self) -> Sequence[str]:
-        """Names of the product's processes other than nodes, such as name servers. `pid` accepts them, too."""
+        """Names of the product's processes other than nodes: name servers and proxies. `pid` accepts them, too."""
 
     @property
     def other_logs(self) -> Sequence[Path]:

@@ -26,16 +26,17 @@ class TargetEntry:
 TARGETS: Final = {
     "local": TargetEntry("three nodes of this project, started by `dledger up`", CAPABILITIES),
     "two-groups": TargetEntry("two broker groups of three such nodes, with two name servers", CAPABILITIES),
+    "proxies": TargetEntry("three such nodes, and two proxies for RocketMQ 5's clients", CAPABILITIES | {"proxies"}),
     "register": TargetEntry("registers and logs on this project's replicated log", REGISTER_CAPABILITIES),
     "pysyncobj": TargetEntry("the same on stock PySyncObj", PYSYNCOBJ_CAPABILITIES),
     "rocketmq": TargetEntry("a DLedger group of a real RocketMQ", ROCKETMQ_CAPABILITIES),
 }
 
 
-CLUSTERS: Final = ("local", "two-groups")
+CLUSTERS: Final = ("local", "two-groups", "proxies")
 """Targets whose nodes are our brokers."""
 
-MUTABLE: Final = ("local", "two-groups", "register")
+MUTABLE: Final = ("local", "two-groups", "proxies", "register")
 """Targets whose nodes can have a known bug."""
 
 
@@ -84,5 +85,6 @@ def make_target(
         seed=seed,
         config=CONFIG + config,
         engine=engine,
+        with_proxies=name == "proxies",
         environment=environment,
     )

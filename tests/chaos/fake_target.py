@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dledger_chaos.faults import KINDS, Surroundings
 from dledger_chaos.target import NodeFacts, NodeView
-from dledger_chaos.toxiproxy.mesh import CLIENTS, NAMESRV, Link
+from dledger_chaos.toxiproxy.mesh import CLIENTS, NAMESRV, PROXY_NAMES, Link
 
 MEMBERS = ("broker-a-n0", "broker-a-n1", "broker-a-n2")
 END = 4096
@@ -80,7 +80,7 @@ class FakeTarget:
     def __init__(self, root: Path) -> None:
         self.mesh = FakeMesh()
         self.disks = {node: FakeDisk(root / "disks" / node) for node in MEMBERS}
-        self.running = {*MEMBERS, NAMESRV}
+        self.running = {*MEMBERS, NAMESRV, *PROXY_NAMES}
         self.paused: set[str] = set()
         self.harm: list[str] = []
         self.nodes = [NodeFacts(node, "broker-a", "", "", root / node, ()) for node in MEMBERS]

@@ -15,7 +15,7 @@ from dledger_chaos.errors import ChaosError
 from dledger_chaos.faults import KINDS, Surroundings, as_json, kinds_named
 from dledger_chaos.nemesis import schedule
 from dledger_chaos.pace import Pace
-from dledger_chaos.toxiproxy.mesh import NAMESRV, SECOND_NAMESRV
+from dledger_chaos.toxiproxy.mesh import NAMESRV, PROXY_NAMES, SECOND_NAMESRV
 
 SEEDS = range(6)
 
@@ -38,7 +38,7 @@ async def test_a_fault_harms_the_nodes_it_names_and_is_healed_without_a_trace(na
         fault = drawn(name, seed)
         assert (fault, hash(fault)) == (drawn(name, seed), hash(drawn(name, seed)))
         assert json.loads(msgspec.json.encode(as_json(fault)))["nodes"] == list(fault.nodes)
-        assert set(fault.nodes) <= {*MEMBERS, NAMESRV}
+        assert set(fault.nodes) <= {*MEMBERS, NAMESRV, *PROXY_NAMES}
         assert fault.nodes
         await fault.inject(target)
         assert target.state() != before or target.harm or target.bytes() != files
@@ -73,6 +73,15 @@ def test_the_name_server_kill_never_strikes_both_at_a_time():
     for struck in both:
         while_struck = [replace(one, struck=frozenset({struck})) for one in surroundings]
         assert {kill.draw(one).nodes for one in while_struck} == {(struck,)}
+
+
+def test_faults_of_proxies_leave_one_of_two_usable():
+    for name in ("kill-proxy", "stop-proxy", "partition-proxy"):
+        surroundings = [Surroundings(random.Random(seed), MEMBERS, None) for seed in SEEDS]
+        assert {KINDS[name].draw(one).nodes for one in surroundings} == {(proxy,) for proxy in PROXY_NAMES}
+        for struck in PROXY_NAMES:
+            while_struck = [replace(one, struck=frozenset({struck})) for one in surroundings]
+            assert {KINDS[name].draw(one).nodes for one in while_struck} == {(struck,)}
 
 
 def test_a_schedule_depends_on_its_seed_alone_and_has_every_kind_in_every_round():

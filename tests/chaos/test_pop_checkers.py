@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from histories import History, stories, verdict
 
+from dledger_chaos.workloads import grpc
 from dledger_chaos.workloads.pops import ORDERED, SHARED
 
 SECOND = 10**9
@@ -20,8 +21,8 @@ HIDDEN_MS = 3_000
 class Pops:
     """Steps of group members, in seconds. Messages have the values `v0`, `v1`, ... by their offsets."""
 
-    def __init__(self, topic=SHARED.topic, queue=QUEUE):
-        self.history = History("pops")
+    def __init__(self, topic=SHARED.topic, queue=QUEUE, workload="pops"):
+        self.history = History(workload)
         self.topic = topic
         self.queue = queue
 
@@ -185,3 +186,30 @@ def again_in_order(*showings):
 def test_in_ordered_pops_an_acknowledged_message_returns_only_behind_an_open_one(showings, expected):
     found = verdict("popped", again_in_order(*showings).history.run())
     assert found.result == expected, found
+
+
+def behind_proxies(group):
+    return Pops(group.topic, f"{group.topic}/broker-a/0", grpc.NAME).sent(0, 1)
+
+
+def test_pops_through_proxies_are_judged_as_others_are():
+    pops = behind_proxies(grpc.SHARED)
+    one, other = pops.message(0, popped=1), pops.message(1, popped=1)
+    pops.pop(0, 1, one, other).ack(1, 2, one, other)
+    assert verdict("popped", pops.history.run()).result == "valid"
+    again = [f"%RETRY%{grpc.SHARED.name}_{grpc.SHARED.topic}/broker-a/0", 7, "v0", 1, 2]
+    assert verdict("popped", pops.pop(5, 6, again).history.run()).result == "invalid"
+    turns = behind_proxies(grpc.ORDERED)
+    turns.pop(0, 1, turns.message(0, popped=1)).pop(2, 3, turns.message(1, popped=2))
+    assert verdict("popped-in-turn", turns.history.run()).result == "invalid"
+
+
+def test_a_proxy_may_have_repeated_a_pop_whose_answer_was_lost():
+    """A message that comes the second time was shown to nobody before: that convicts pops of brokers alone."""
+    results = []
+    for pops in (behind_proxies(grpc.SHARED), Pops().sent(0, 1)):
+        message = [f"%RETRY%{pops.topic}_{pops.topic}/broker-a/0", 7, "v0", 1, 2]
+        other = pops.message(1, popped=1)
+        pops.pop(5, 6, message, other).ack(6, 7, message, other)
+        results.append(verdict("popped", pops.history.run()).result)
+    assert results == ["valid", "invalid"]

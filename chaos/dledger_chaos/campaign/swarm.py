@@ -16,12 +16,15 @@ from typing import Final
 
 from ..faults import KINDS
 from ..pace import Pace
+from ..workloads.base import PROXIES
 from ..workloads.registry import WORKLOADS
 
 ALWAYS: Final = ("kill-leader", "kill-all", "power-loss-all")
 KILLS: Final = ("kill-follower", "kill-majority")
 POWER_LOSSES: Final = ("power-loss-leader", "power-loss-follower", "power-loss-majority")
-PARTITIONS: Final = tuple(name for name in KINDS if name.startswith("partition-"))
+BESIDE: Final = frozenset(kind.name for kind in KINDS.values() if "proxies" in kind.needs)
+"""Kinds that need another target than campaigns have."""
+PARTITIONS: Final = tuple(name for name in KINDS if name.startswith("partition-") and name not in BESIDE)
 MORE: Final = (1, 3)
 """Minimum and maximum number of further kinds that may overlap with other faults."""
 ALONE_SHARE: Final = 0.5
@@ -50,11 +53,12 @@ def draw_swarm(seed: int) -> Swarm:
     """Return the mixture of a seed, including workloads that this machine may be unable to run."""
     rng = random.Random(f"swarm {seed}")
     chosen = {*ALWAYS, rng.choice(KILLS), rng.choice(POWER_LOSSES), *rng.sample(PARTITIONS, 2)}
-    others = [kind for name, kind in KINDS.items() if name not in chosen]
+    others = [kind for name, kind in KINDS.items() if name not in chosen and name not in BESIDE]
     chosen.update(rng.sample([kind.name for kind in others if not kind.alone], rng.randint(*MORE)))
     if rng.random() < ALONE_SHARE:
         chosen.add(rng.choice([kind.name for kind in others if kind.alone]))
-    possible = [entry.name for entry in WORKLOADS.values() if entry.target == "broker" and entry.name != WORKLOAD]
+    workloads = [entry for entry in WORKLOADS.values() if entry.target == "broker" and PROXIES not in entry.needs]
+    possible = [entry.name for entry in workloads if entry.name != WORKLOAD]
     more = rng.sample(possible, rng.randint(*MORE_WORKLOADS))
     return Swarm(tuple(name for name in KINDS if name in chosen), (WORKLOAD, *more), _draw_pace(rng))
 

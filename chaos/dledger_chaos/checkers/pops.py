@@ -9,12 +9,16 @@ from typing import Final
 
 import msgspec
 
-from dledger_chaos.history import Operation
-from dledger_chaos.workloads import pops
+from dledger_chaos.history import Operation, Outcome
+from dledger_chaos.workloads import grpc, pops
 from dledger_chaos.workloads.records import Hidden, Popped, extras
 
 from .base import Findings, Judgement, RunData
 from .wrong_clocks import WrongClocks
+
+WORKLOADS: Final = frozenset({pops.NAME, grpc.NAME})
+"""Workloads whose pops are judged."""
+_ORDERED: Final = frozenset({pops.ORDERED.topic, grpc.ORDERED.topic})
 
 EARLY_NS: Final = 5 * 10**8
 """Tolerance in ns for early showings: brokers compute invisible times from group time, which may be a little behind."""
@@ -120,13 +124,14 @@ def popped(run: RunData) -> Judgement:
     """
     findings = Findings()
     messages, clocks, queue_reads = _collect_messages(run), WrongClocks(run), _QueueReads(run)
-    unknown = sorted(pop.invoke_ns for pop in run.of(pops.NAME, "pop", outcome="info"))
+    unknown = sorted(pop.invoke_ns for pop in _of(run, "pop", outcome="info"))
     again = 0
     for history in messages.values():
         history.showings.sort(key=_showing_order)
         again += max(0, len(history.showings) - 1)
         _judge_repetitions(history, clocks, queue_reads, findings)
-        _judge_count(history, unknown, queue_reads, findings)
+        if all(showing.pop.workload == pops.NAME for showing in history.showings):
+            _judge_count(history, unknown, queue_reads, findings)  # proxies repeat pops by themselves
         for before, showing in zip((None, *history.showings), history.showings, strict=False):
             is_undone = before is not None and queue_reads.undoes(before, showing)
             if history.was_acked(before, showing) and not is_undone:
@@ -140,7 +145,7 @@ def in_order(run: RunData) -> Judgement:
     """Check that a queue popped in order shows a message with all earlier messages, or after their acknowledgement."""
     findings, checked = Findings(), 0
     ack_times: dict[str, dict[int, int]] = {}
-    for ack in run.of(pops.NAME, "ack"):
+    for ack in _of(run, "ack"):
         for message in _decode_popped(ack):
             moments = ack_times.setdefault(message.queue, {})
             moments[message.offset] = min(ack.invoke_ns, moments.get(message.offset, ack.invoke_ns))
@@ -164,9 +169,15 @@ def in_order(run: RunData) -> Judgement:
     return findings.judged(checked, "messages shown in order")
 
 
+def _of(run: RunData, *functions: str, outcome: Outcome | None = None) -> list[Operation]:
+    """Return the operations of all these workloads, in the order of their calls."""
+    found = [each for name in sorted(WORKLOADS) for each in run.of(name, *functions, outcome=outcome)]
+    return sorted(found, key=lambda operation: operation.id)
+
+
 def _collect_messages(run: RunData) -> dict[str, _MessageHistory]:
     messages: dict[str, _MessageHistory] = {}
-    for operation in run.of(pops.NAME, "pop", "ack", "hide"):
+    for operation in _of(run, "pop", "ack", "hide"):
         if operation.f == "hide":
             message = msgspec.convert(operation.value, Popped)
             messages.setdefault(message.value, _MessageHistory()).hides.append((operation, message))
@@ -221,10 +232,10 @@ def _judge_unfinished(
     run: RunData, messages: dict[str, _MessageHistory], clocks: WrongClocks, findings: Findings
 ) -> None:
     """Judge that each message that was sent is acknowledged by a member, unless it or its copy was trimmed."""
-    kept = run.of(pops.NAME, "kept", outcome="ok")
+    kept = _of(run, "kept", outcome="ok")
     copies_are_trimmed = any(msgspec.convert(queue.value, tuple[int, int])[0] for queue in kept)
     for sent in run.messages.acknowledged():
-        if sent.operation.workload != pops.NAME or sent.place is None:
+        if sent.operation.workload not in WORKLOADS or sent.place is None:
             continue
         history = messages.get(sent.value, _MessageHistory())
         if history.may_be_acked or clocks.may_mislead(sent.operation.invoke_ns, run.info.end_ns):
@@ -237,9 +248,7 @@ def _judge_unfinished(
 
 def _sort_ordered_pops(run: RunData) -> Iterable[Operation]:
     """Return the ordered pops that returned messages, in the order of their pop times."""
-    pops_with_messages = [
-        pop for pop in run.of(pops.NAME, "pop", outcome="ok") if pop.key == pops.ORDERED.topic and pop.value
-    ]
+    pops_with_messages = [pop for pop in _of(run, "pop", outcome="ok") if pop.key in _ORDERED and pop.value]
     return sorted(pops_with_messages, key=lambda pop: min(message.pop_time_ms for message in _decode_popped(pop)))
 
 
@@ -264,7 +273,7 @@ def _showing_order(showing: _Showing) -> tuple[int, int]:
 
 
 def _is_ordered(showing: _Showing) -> bool:
-    return showing.pop.key == pops.ORDERED.topic
+    return showing.pop.key in _ORDERED
 
 
 def _hidden_until_ns(operation: Operation) -> int:

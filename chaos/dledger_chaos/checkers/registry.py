@@ -30,7 +30,7 @@ from .base import Check
 _MESSAGES: Final = frozenset(
     {
         *("append", "ordered", "orderly", "consumers", "followers", "retention"),
-        *("delays", "retries", "transactions", "pops", "replies", "resets", "filtered", "broadcast", "cpp"),
+        *("delays", "retries", "transactions", "pops", "replies", "resets", "filtered", "broadcast", "grpc", "cpp"),
     }
 )
 _READS: Final = frozenset(
@@ -53,7 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "idempotent",
         "an idempotent send is stored once, however often it is repeated",
         stored.idempotent,
-        frozenset({"append"}),
+        stored.IDEMPOTENT,
         _OURS,
         stored.idempotence_is_promised,
     ),
@@ -174,14 +174,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a popped message is hidden for its invisible time. After each delivery it is delivered again once, but never "
         "after an answered acknowledgement. In the end it is acknowledged",
         pops.popped,
-        frozenset({"pops"}),
+        pops.WORKLOADS,
         _OURS,
     ),
     Check(
         "popped-in-turn",
         "a queue that is popped in order shows a message only after all earlier messages are acknowledged",
         pops.in_order,
-        frozenset({"pops"}),
+        pops.WORKLOADS,
         _OURS,
     ),
     Check(

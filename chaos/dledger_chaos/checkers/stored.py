@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from .base import Findings, Judgement, RunData
 from .logs import first_kept, group_of
 from .messages import AT_MOST_ONCE, Messages, Place, Sent
 from .recovery import struck_faults
+
+IDEMPOTENT: Final = frozenset({"append", "grpc"})
+"""Workloads with idempotent sends."""
 
 
 def lost(run: RunData) -> Judgement:
@@ -110,7 +115,7 @@ def idempotent(run: RunData) -> Judgement:
 def idempotence_is_promised(run: RunData) -> bool:
     """Return True if a run has idempotent sends, and no jump of a clock that may make brokers forget sends."""
     jumps = any(kind == "clock-jump" for _, kind, _ in struck_faults(run.events))
-    return not jumps and bool(run.of("append", "send-idempotent"))
+    return not jumps and any(run.of(name, "send-idempotent") for name in IDEMPOTENT)
 
 
 def offset_given_twice(run: RunData) -> Judgement:

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..errors import ChaosError
-from . import clock, composed, derived, disk, files, founding, grey, members, network, power, process, together
+from . import clock, composed, derived, disk, files, founding, grey, members, network, power, process, proxies, together
 from .base import Fault, FaultKind, Surroundings, as_json
 
 KINDS: Final[dict[str, FaultKind]] = {
     kind.name: kind
-    for module in (process, network, disk, derived, files, power, clock, members, founding, composed, grey, together)
+    for module in (
+        *(process, network, disk, derived, files, power, clock, members, founding, composed, grey, together),
+        proxies,
+    )
     for kind in module.KINDS
 }
 

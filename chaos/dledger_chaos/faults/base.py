@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..target import FaultClass, Target
-from ..toxiproxy.mesh import NAMESRV
+from ..toxiproxy.mesh import NAMESRV, PROXY_NAMES
 
 
 class Fault(Protocol):
@@ -43,6 +43,7 @@ class Surroundings:
     leader: str | None
     name_servers: tuple[str, ...] = (NAMESRV,)
     struck: frozenset[str] = frozenset()
+    proxies: tuple[str, ...] = PROXY_NAMES
 
     def one(self) -> str:
         """Return any node."""
@@ -63,6 +64,10 @@ class Surroundings:
     def a_name_server(self) -> str:
         """Return a name server that a fault has hit already, else any. So one of two name servers stays alive."""
         return self.rng.choice([one for one in self.name_servers if one in self.struck] or self.name_servers)
+
+    def a_proxy(self) -> str:
+        """Return a proxy that a fault has hit already, else any. So one of two proxies stays usable."""
+        return self.rng.choice([one for one in self.proxies if one in self.struck] or self.proxies)
 
     def majority(self) -> tuple[str, ...]:
         """Return a random majority of the members, as small as possible."""

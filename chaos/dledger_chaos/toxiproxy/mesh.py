@@ -36,6 +36,9 @@ SECOND_NAMESRV: Final = "namesrv-2"
 
 NAME_SERVERS: Final = frozenset({NAMESRV, SECOND_NAMESRV})
 
+PROXY_NAMES: Final = ("proxy-a", "proxy-b")
+"""Names of the proxies for RocketMQ 5's clients, in a cluster that has them."""
+
 REMOVE_S: Final = 5.0
 """Time limit in seconds for the server to remove a toxic. Removal hangs if nobody takes the bytes that it holds."""
 

@@ -21,6 +21,9 @@ FOLLOWER_READS: Final = "follower-reads"
 SQL_FILTERS: Final = "sql-filters"
 """Capability: the brokers filter by expressions in SQL92."""
 
+PROXIES: Final = "proxies"
+"""Capability: proxies for RocketMQ 5's clients stand in front of the cluster."""
+
 RETENTION: Final = "retention"
 """Capability: the target takes configuration that trims its log."""
 
@@ -55,6 +58,8 @@ class WorkloadContext:
     capabilities: frozenset[str]
     directory: Path
     healed: asyncio.Event = field(default_factory=asyncio.Event)
+    proxies: Sequence[str] = ()
+    """Addresses of the links to the proxies for RocketMQ 5's clients, as `host:port`."""
 
 
 async def sleep_or_stop(ctx: WorkloadContext, seconds: float) -> None:

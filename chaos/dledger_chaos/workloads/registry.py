@@ -14,6 +14,7 @@ from . import (
     delays,
     filtered,
     followers,
+    grpc,
     locks,
     offsets,
     ordered,
@@ -51,6 +52,7 @@ WORKLOADS: Final[dict[str, WorkloadEntry]] = {
         filtered,
         broadcast,
         assignments,
+        grpc,
         cpp,
         registers,
     )

@@ -3,8 +3,8 @@
 Until then a message is hidden for a short time, whatever its client does (`dledger_broker.features.confirmations`). So
 messages come again that are lost with a proxy, or on the way from it to the client.
 
-What has arrived is confirmed after `PAUSE_SECONDS`, with one request for all deliveries of a client and topic. Messages
-that are acknowledged meanwhile need no confirmation, so fast consumers cost brokers nothing.
+Messages are confirmed after `PAUSE_SECONDS`, with one request for all deliveries of a client and topic. Messages that
+are acknowledged meanwhile need no confirmation, so fast consumers cost brokers nothing.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import InvalidParameter
 from dledger_remoting.headers import decode_ext
 from dledger_remoting.headers_pop import ConfirmLeaseHeader
-from dledger_remoting.pop import parse_deliveries_info, pop_retry_topic
+from dledger_remoting.pop import Retry, parse_deliveries_info, pop_retry_topic
 
 MAX_DELIVERIES: Final = 50
 """Maximum number of deliveries that one request confirms. With the longest names they fit into the smallest segment."""
@@ -67,29 +67,32 @@ class ConfirmationRequests(Part, Confirming):
         owner, length_ms = lease_owner(header.client_id, request.account), header.invisible_time
         if not MIN_INVISIBLE_MS <= length_ms <= MAX_LENGTH_MS:
             raise InvalidParameter(f"invisibleTime {length_ms} is outside {MIN_INVISIBLE_MS}..{MAX_LENGTH_MS} ms")
+        rows = header.deliveries.count(";") + bool(header.deliveries)  # counted first: a header may have megabytes
+        if not 1 <= rows <= MAX_DELIVERIES:
+            raise InvalidParameter(f"deliveries: {rows} rows, expected 1 to {MAX_DELIVERIES}")
         named = parse_deliveries_info(header.deliveries)
-        if not 1 <= len(named) <= MAX_DELIVERIES:
-            raise InvalidParameter(f"deliveries: {len(named)} rows, expected 1 to {MAX_DELIVERIES}")
         now_ms = self._clock.delay_base_ms()
         if now_ms is None:
             self._clock.hold(request, self._requests)
             return
-        found = dict(self._find(header))
+        found = dict(self._find(header, named))
         if not found:
             why = "none of these deliveries is open: their messages are acknowledged, or come again"
             self._requests.when_confirmed(request, partial(request.respond, ResponseCode.NO_MESSAGE, why))
             return
-        rows = tuple(row for row, delivery in found.items() if not delivery.client)
-        if not rows:
+        unleased = tuple(row for row, delivery in found.items() if not delivery.client)
+        if not unleased:
             self._requests.when_confirmed(request, request.respond)
             return
-        command = ConfirmLease(owner, header.consumer_group, now_ms + length_ms, length_ms, rows)
-        self._propose(request, command, [found[row] for row in rows])
+        command = ConfirmLease(owner, header.consumer_group, now_ms + length_ms, length_ms, unleased)
+        self._propose(request, command, [found[row] for row in unleased])
 
-    def _find(self, header: ConfirmLeaseHeader) -> Iterator[tuple[DeliveryRow, Delivery]]:
+    def _find(
+        self, header: ConfirmLeaseHeader, named: Sequence[tuple[Retry, int, int]]
+    ) -> Iterator[tuple[DeliveryRow, Delivery]]:
         """Yield the deliveries that have open messages."""
         table, group = self._machine.state.table(POPPED), header.consumer_group
-        for retry, queue_id, pop_time_ms in parse_deliveries_info(header.deliveries):
+        for retry, queue_id, pop_time_ms in named:
             name = pop_retry_topic(group, header.topic, retry)
             topic, delivery = self._machine.topic(name), table.delivery(PopQueueKey(group, name, queue_id), pop_time_ms)
             if topic is not None and delivery is not None:
