@@ -14,6 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from dledger_admin.operations import leadership
 from dledger_admin.operations.access import Access
 from dledger_client import Admin, Producer, PushConsumer
 from dledger_client.testing import LocalCluster
@@ -27,6 +28,7 @@ SIZE = {"width": 1100, "height": 720}
 PICTURES = {
     "overview": "/",
     "message": "/messages?topic=orders&by=key&value=order-7",
+    "group": "/broker-groups/broker-a",
 }
 ORDERS = 400
 PAYMENTS_AT_ONCE = 20
@@ -72,6 +74,12 @@ def traffic(namesrv: str) -> Iterator[None]:
         thread.join()
 
 
+async def drain(access: Access, node: str) -> None:
+    """Drain the leader, so that the group has a story."""
+    async with access.admin() as admin:
+        await leadership.drain(admin, access, "broker-a", node)
+
+
 def main() -> int:
     """Write the pictures. Return 1 without a browser."""
     chromium = shutil.which("chromium")
@@ -80,6 +88,7 @@ def main() -> int:
         return 1
     with LocalCluster() as cluster, served(Access(cluster.namesrv)) as address:
         asyncio.run(fill(cluster.namesrv))
+        asyncio.run(drain(Access(cluster.namesrv), cluster.leader()))
         with traffic(cluster.namesrv):
             take(chromium, address)
     return 0

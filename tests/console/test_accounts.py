@@ -219,10 +219,14 @@ def test_an_account_is_made_gets_a_rule_and_the_console_says_what_it_may_do(secu
     assert root.go("/accounts/shop").response.status_code == 404
 
 
-def test_who_may_only_look_sees_no_accounts_and_moves_no_leader(secured: Secured) -> None:
+def test_who_may_only_look_reads_of_elections_and_neither_sets_quotas_nor_reads_the_audit_log(
+    secured: Secured,
+) -> None:
     reader = secured.visitor(READER)
     assert reader.go("/broker-groups/broker-a").response.status_code == 200
     assert "elected by a majority" in reader.page.text
+    page = reader.go("/audit")
+    assert (page.response.status_code, "Your account may not do this." in page.text) == (403, True)
     reader.go("/quotas")
     page = reader.press("Preview the quota", kind="topic", name="t", messages="1", confirm="yes")
     assert (page.response.status_code, "Your account may not do this." in page.text) == (403, True)

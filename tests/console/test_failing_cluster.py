@@ -43,7 +43,7 @@ def test_an_open_page_shows_that_the_leader_died_who_leads_now_and_why(
         replicated.kill_leader()
         second = replicated.leader()
         page.get_by_text(f"{second} leads in term").wait_for()
-        page.get_by_text(f"{first} does not answer").first.wait_for()
+        page.get_by_text(f"it has not heard from {first} for an election timeout").first.wait_for()
         page.goto("/")
         page.get_by_text("Not healthy:").wait_for()
         assert "start it" in page.inner_text("#live") or "does not answer" in page.inner_text("#live")
@@ -63,6 +63,12 @@ def test_a_cluster_without_nodes_shows_what_is_known_and_says_what_is_not(replic
         groups = visitor.go("/consumer-groups")
         assert (groups.response.status_code, "/" in groups.links) == (503, True)
         assert "The cluster cannot answer this now" in groups.text
+        logs = visitor.go("/logs")
+        assert (logs.response.status_code, "Pins are not known now" in logs.text) == (200, True)
+        group = visitor.go("/broker-groups/broker-a")
+        assert (group.response.status_code, "Nobody leads." in group.text) == (200, True)
+        assert "No member of the group is known now." in group.text
+        assert visitor.go("/delayed").response.status_code == 503
         visitor.http.close()
 
 

@@ -72,11 +72,13 @@ def test_the_configuration_says_where_each_value_comes_from_and_a_live_key_is_se
     assert (page.response.status_code, "no key that can be set while nodes run" in page.text) == (409, True)
 
 
-def test_clients_are_listed_and_a_consumer_tells_its_stacks(cluster, visitor: Visitor) -> None:
+def test_clients_are_listed_and_a_consumer_tells_its_stacks(cluster, visitor: Visitor, admin: SyncAdmin) -> None:
+    admin.create_topic("watched-topic", queues=1)
+
     async def look() -> None:
-        consumer = PushConsumer(cluster.namesrv, "watched", "orders")
+        consumer = PushConsumer(cluster.namesrv, "watched", "watched-topic")
         async with Producer(cluster.namesrv, group="watchers") as producer, consumer:
-            await producer.send("orders", b"x")
+            await producer.send("watched-topic", b"x")
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(None, visitor.read, "/clients?q=watche")
             assert {(one["group"], one["role"]) for one in found["clients"]} == {
@@ -149,10 +151,12 @@ def test_a_tail_shows_what_a_tag_or_an_expression_chooses(visitor: Visitor, admi
     assert visitor.go("/tail?topic=no-such-topic").response.status_code == 404
 
 
-def test_a_delayed_message_is_listed_and_recalled_after_a_preview(cluster, visitor: Visitor) -> None:
+def test_a_delayed_message_is_listed_and_recalled_after_a_preview(cluster, visitor: Visitor, admin: SyncAdmin) -> None:
+    admin.create_topic("for-later", queues=1)
+
     async def send() -> str:
         async with Producer(cluster.namesrv, group="later") as producer:
-            return (await producer.send("orders", b"later", delay_s=3600)).message_id
+            return (await producer.send("for-later", b"later", delay_s=3600)).message_id
 
     key = asyncio.run(send())
     found = visitor.read("/delayed")
@@ -160,16 +164,18 @@ def test_a_delayed_message_is_listed_and_recalled_after_a_preview(cluster, visit
     assert visitor.read("/delayed?q=no-such-topic")["messages"] == []
     page = visitor.go("/delayed")
     page = visitor.press("Recall")
-    assert f"message {key} of topic orders, which is due at" in page.text
+    assert f"message {key} of topic for-later, which is due at" in page.text
     assert visitor.read("/delayed")["pending"] == 1
-    assert f"Message {key} of topic orders is recalled" in visitor.press("Do it").text
+    assert f"Message {key} of topic for-later is recalled" in visitor.press("Do it").text
     assert visitor.read("/delayed")["messages"] == []
     token = {"X-CSRF-Token": visitor.token()}
     answer = visitor.http.post("/api/change/recall", json={"handle": "none"}, headers=token)
     assert (answer.status_code, "recall handle is invalid" in answer.json()["detail"]) == (409, True)
 
 
-def test_an_open_transaction_is_listed_until_its_producer_decides(cluster, visitor: Visitor) -> None:
+def test_an_open_transaction_is_listed_until_its_producer_decides(cluster, visitor: Visitor, admin: SyncAdmin) -> None:
+    admin.create_topic("perhaps", queues=1)
+
     async def begin() -> None:
         loop = asyncio.get_running_loop()
 
@@ -177,9 +183,9 @@ def test_an_open_transaction_is_listed_until_its_producer_decides(cluster, visit
             return "unknown"
 
         async with TransactionProducer(cluster.namesrv, group="deciders", check=check) as producer:
-            begun = await producer.begin("orders", b"maybe")
+            begun = await producer.begin("perhaps", b"maybe")
             (half,) = (await loop.run_in_executor(None, visitor.read, "/transactions"))["halves"]
-            assert (half["topic"], half["producer_group"], half["checks"]) == ("orders", "deciders", 0)
+            assert (half["topic"], half["producer_group"], half["checks"]) == ("perhaps", "deciders", 0)
             await producer.rollback(begun)
             assert (await loop.run_in_executor(None, visitor.read, "/transactions"))["halves"] == []
 

@@ -39,6 +39,8 @@ class NodeReport(NodeStatus, frozen=True, kw_only=True):
     corrupt_bytes: int = 0
     repairs: int = 0
     rotten_snapshots: int = 0
+    snapshots: int | None = None
+    snapshot_position: int = -1
     verified_position: int = -1
     scrub_rounds: int = 0
 

@@ -38,7 +38,7 @@ class RuleLine(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether an account may do something on one broker group: `allowed`, or why not."""
+    """Answer of one broker group to a question about rights; `verdict` is `allowed`, or says why not."""
 
     broker_group: str
     account: str

@@ -18,8 +18,9 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     leader knows the node to have. `first_position`, `log_end` and `durable_position` are bytes of the log. `contact_ms`
     is the time since the node's last answer to its leader. `sync_ms` is the mean time of a sync since the node's start.
 
-    `verified_position` is where the scrub is in its present or last round, None before the first; `scrub_rounds` are
-    the rounds since the node's start. `repairs` counts the ranges that were healed since then.
+    `snapshots` counts those that the node keeps, of which the newest is at `snapshot_position`. `verified_position` is
+    where the scrub is in its present or last round, None before the first. `scrub_rounds` are the rounds since the
+    node's start. `repairs` counts the ranges that were healed since then.
     """
 
     node: str
@@ -39,6 +40,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     disk_used: float | None = None
     elections: int | None = None
     sync_ms: float | None = None
+    snapshots: int | None = None
+    snapshot_position: int | None = None
     verified_position: int | None = None
     scrub_rounds: int | None = None
     repairs: int | None = None
@@ -115,6 +118,8 @@ def _replica(group: GroupView, row: NodeHealth, node_id: str) -> Replica:
         disk_used=row.disk_used,
         elections=None if report is None else report.elections,
         sync_ms=None if report is None or not report.syncs else report.sync_seconds * 1000 / report.syncs,
+        snapshots=None if report is None else report.snapshots,
+        snapshot_position=None if report is None or report.snapshot_position < 0 else report.snapshot_position,
         verified_position=None if report is None or report.verified_position < 0 else report.verified_position,
         scrub_rounds=None if report is None else report.scrub_rounds,
         repairs=None if report is None else report.repairs,

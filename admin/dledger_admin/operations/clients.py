@@ -37,7 +37,7 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What a consumer says of itself: properties in words, and the stacks of its threads and tasks.
+    """Report of a consumer about itself: properties in words, and the stacks of its threads and tasks.
 
     A handler that is stuck shows in the stacks where it waits.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -30,6 +31,8 @@ State: TypeAlias = Literal["empty", "stable", "inconsistent"]
 
 _MAX_CONCURRENT_GROUPS: Final = 32
 """Maximum number of groups that are asked for at the same time."""
+MAX_DELAY_QUEUES: Final = 1024
+"""Maximum number of queues of a topic whose lag in seconds is asked for. A broker looks up a message for each."""
 
 
 class GroupLine(msgspec.Struct, frozen=True):
@@ -142,13 +145,16 @@ async def describe(admin: Admin, name: str, topic: str | None) -> GroupDescripti
     )
 
 
-async def delays(admin: Admin, name: str, topics: Iterable[str]) -> dict[MessageQueue, float]:
+async def delays(admin: Admin, name: str, lags: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
     """Return how long ago, in seconds, the next message of a group was stored, by queue.
 
-    Topics that are gone, or that the account may not see, are left out.
+    `lags` are those of all queues of the group; only topics with a lag are asked for. Topics that are gone, that the
+    account may not see, or that have more than `MAX_DELAY_QUEUES` queues are left out.
     """
+    sizes = Counter(queue.topic for queue in lags)
+    topics = {queue.topic for queue, lag in lags.items() if lag and sizes[queue.topic] <= MAX_DELAY_QUEUES}
     found: dict[MessageQueue, float] = {}
-    for topic in sorted(set(topics)):
+    for topic in sorted(topics):
         try:
             found |= await admin.delays(name, topic)
         except NoRouteError:
@@ -161,15 +167,16 @@ async def delays(admin: Admin, name: str, topics: Iterable[str]) -> dict[Message
 
 async def lag_of(admin: Admin, name: str) -> Lag:
     """Return the lag of a group over all queues."""
-    behind = {status.queue: status.lag for status in await admin.progress(name) if status.lag}
-    return lag_in(behind, await delays(admin, name, (queue.topic for queue in behind)))
+    lags = {status.queue: status.lag for status in await admin.progress(name)}
+    return lag_in(lags, await delays(admin, name, lags))
 
 
-def lag_in(behind: Mapping[MessageQueue, int], waits: Mapping[MessageQueue, float]) -> Lag:
+def lag_in(lags: Mapping[MessageQueue, int], waits: Mapping[MessageQueue, float]) -> Lag:
     """Return the lag over some queues, of which `waits` has the seconds since their next messages were stored."""
+    behind = [queue for queue, lag in lags.items() if lag]
     if not behind:
         return Lag(0, 0.0)
-    return Lag(sum(behind.values()), max((waits[queue] for queue in behind if queue in waits), default=None))
+    return Lag(sum(lags.values()), max((waits[queue] for queue in behind if queue in waits), default=None))
 
 
 async def require_group(admin: Admin, name: str) -> SubscriptionGroupConfig:

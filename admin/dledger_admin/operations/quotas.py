@@ -9,6 +9,7 @@ import msgspec
 
 from dledger_client import Admin, Quota, QuotaRow
 
+from .each_group import Answers, ask_each
 from .errors import MissingError, OperationError
 
 Kind: TypeAlias = Literal["account", "topic", "account-reads", "topic-reads"]
@@ -38,6 +39,11 @@ class QuotaChange(msgspec.Struct, frozen=True):
 async def lines(admin: Admin, broker_groups: Sequence[str] = ()) -> list[QuotaLine]:
     """Return the quotas of some broker groups, of all by default."""
     return _make_lines(await admin.quotas(broker_groups=list(broker_groups) or None))
+
+
+async def known_lines(admin: Admin) -> Answers[list[QuotaLine]]:
+    """Return the quotas of each broker group that answers, and a sentence for each that does not."""
+    return await ask_each(admin, lambda name: lines(admin, [name]))
 
 
 async def what_setting_does(admin: Admin, quota: Quota, broker_groups: Sequence[str] = ()) -> list[str]:

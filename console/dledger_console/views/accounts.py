@@ -43,7 +43,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Whether an account may do an action to a resource, from an address. Nothing is asked without an account."""
+    """Question about an account: an action, a resource and an address. Nothing is asked without an account."""
 
     account: str = ""
     action: str = "Pub"

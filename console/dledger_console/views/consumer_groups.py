@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Literal
 from urllib.parse import quote
 
@@ -28,6 +29,8 @@ from ..lags import Lags
 from ..pages import AnyChange, AnyLook, Call, Change, Look, Rows, Search, cut, select
 
 LIST: Final = "/consumer-groups"
+DELAYS_SECONDS: Final = 5.0
+"""Time for which the lag in seconds is shared. Brokers look up a message for each queue."""
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -113,9 +116,13 @@ async def describe(call: Call, wanted: Wanted) -> Group:
         raise MissingError(f"There is no consumer group {wanted.group}.")
     asked = Counter(reader for queue in found.queues for reader in queue.readers)
     shares = [Share(member.client_id, asked[member.client_id]) for member in found.members]
-    behind = {MessageQueue(one.topic, one.broker_group, one.queue_id): one.lag for one in found.queues if one.lag}
-    waits = await consumer_groups.delays(call.admin, found.group, (queue.topic for queue in behind))
-    lag = consumer_groups.lag_in(behind, waits)
+    lags = {MessageQueue(one.topic, one.broker_group, one.queue_id): one.lag for one in found.queues}
+    waits = await call.cluster.share(
+        ("delays", wanted.group, call.access.credentials),
+        DELAYS_SECONDS,
+        partial(consumer_groups.delays, call.admin, wanted.group, lags),
+    )
+    lag = consumer_groups.lag_in(lags, waits)
     call.cluster.lags.note(wanted.group, lag)
     queues, rows = cut(found.queues, wanted.page)
     return Group(

@@ -16,10 +16,11 @@ LIST: Final = "/quotas"
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """A page of the list of quotas."""
+    """A page of the list of quotas. `unseen` has a sentence for each broker group that does not answer."""
 
     quotas: list[QuotaLine]
     rows: Rows
+    unseen: list[str]
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -38,7 +39,9 @@ class Wish(Named, frozen=True):
 
 async def list_quotas(call: Call, wanted: Search) -> Quotas:
     """Return one page of the quotas of all broker groups."""
-    return Quotas(*select_rows(await quotas.lines(call.admin), wanted, lambda line: line.name))
+    answers = await quotas.known_lines(call.admin)
+    lines = [line for found in answers.found.values() for line in found]
+    return Quotas(*select_rows(lines, wanted, lambda line: line.name), answers.unseen)
 
 
 async def what_setting_does(call: Call, wanted: Wish) -> list[str]:

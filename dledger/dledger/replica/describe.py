@@ -56,6 +56,8 @@ def describe(replica: Replica) -> NodeStatus:
         corrupt_bytes=replica.repairer.corrupt_bytes,
         repairs=replica.repairer.repairs,
         rotten_snapshots=len(replica.snapshots.rotten),
+        snapshots=len(replica.snapshots.positions()),
+        snapshot_position=max(replica.snapshots.positions(), default=-1),
         verified_position=store.verified_position,
         scrub_rounds=store.scrub_rounds,
         loop_late=replica.timed_loop.lateness(),

@@ -92,6 +92,10 @@ class NodeStatus(msgspec.Struct, frozen=True, rename=_NAMES):
     """Number of corrupt ranges healed since the start."""
     rotten_snapshots: int = 0
     """Number of snapshots neither trimmed to nor sent: they do not verify and no peer's copy has replaced them yet."""
+    snapshots: int = 0
+    """Number of snapshots that this node keeps."""
+    snapshot_position: int = -1
+    """Position of the newest snapshot, to which the log may be trimmed; -1 without one."""
     verified_position: int = -1
     """Position up to which the scrub has verified the log in its present or last round; -1 before the first."""
     scrub_rounds: int = 0
