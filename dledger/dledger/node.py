@@ -37,6 +37,7 @@ from dledger.replica.describe import describe
 from dledger.replica.replica import Replica
 from dledger.replica.status import NodeStatus
 from dledger.replica.upkeep.members import promote, without
+from dledger.replica.writing.leading import Leading
 from dledger.statemachine import StateMachine
 from dledger.store.disk import DiskSpace, OsDisk
 from dledger.store.identity import DirectoryLock
@@ -81,6 +82,8 @@ class Node(Log):
         self._directory: NodeDirectory | None = None
         self._links: Links | None = None
         self._replica: Replica | None = None
+        self._leading: Leading | None = None
+        """The replica's part that takes units. A write goes straight to it."""
         self._disk_limits: tuple[Callable[[], float], Callable[[], int]] | None = None
 
     # ---------------------------------------------------------------- life
@@ -114,6 +117,7 @@ class Node(Log):
                     engine=self._engine,
                     on_failure=self._on_failure,
                 )
+            self._leading = self._replica.leading
             belonging.lists = self._replica.own_group.lists
             if self._disk_limits is not None:
                 self._replica.housekeeper.disk.follow(*self._disk_limits)
@@ -133,7 +137,7 @@ class Node(Log):
             self._environment.close()
             self._environment = None
             self._holds.end()
-        replica, self._replica = self._replica, None
+        replica, self._replica, self._leading = self._replica, None, None
         try:
             if replica is not None:
                 close_replica(self.config, replica)
@@ -176,8 +180,11 @@ class Node(Log):
     @property
     def replica(self) -> Replica:
         if self._replica is None:
-            raise NotLeaderError(None, 0, f"node {self.config.node_id} is not running")
+            raise self._not_running()
         return self._replica
+
+    def _not_running(self) -> NotLeaderError:
+        return NotLeaderError(None, 0, f"node {self.config.node_id} is not running")
 
     @property
     def env(self) -> Environment:
@@ -280,7 +287,10 @@ class Node(Log):
         context: object = None,
         privileged: bool = False,
     ) -> int:
-        return self.replica.leading.stage(size, fill, commands, context, privileged=privileged)
+        leading = self._leading
+        if leading is None:
+            raise self._not_running()
+        return leading.stage(size, fill, commands, context, privileged=privileged)
 
     @property
     def disk_space(self) -> DiskSpace | None:

@@ -43,7 +43,7 @@ class Road(NamedTuple):
     files: int
 
 
-BUDGETS = {"send": Road(283, 216, 79), "pull": Road(208, 99, 41), "commit": Road(293, 224, 75)}
+BUDGETS = {"send": Road(237, 190, 74), "pull": Road(208, 99, 41), "commit": Road(265, 207, 72)}
 
 
 class Calls:

@@ -132,13 +132,15 @@ async def test_staging_while_a_unit_is_filled_is_refused(tmp_path):
 def test_completions_wait_for_the_end_of_the_outermost_execution():
     failures: list[BaseException] = []
     completions, told = Completions(failures.append), []
-    with completions.executing:
-        completions.add(lambda: told.append("first"))
-        with completions.executing:
-            completions.add(lambda: told.append("second"))
-        with pytest.raises(InvariantError):
-            completions.run()
-        assert told == []
+    completions.executing += 1
+    completions.add(lambda: told.append("first"))
+    completions.executing += 1
+    completions.add(lambda: told.append("second"))
+    completions.executing -= 1
+    with pytest.raises(InvariantError):
+        completions.run()
+    assert told == []
+    completions.executing -= 1
     completions.run()
     assert told == ["first", "second"]
     assert failures == []

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol
 
 from dledger.consensus.effects import Output
@@ -56,14 +55,15 @@ class Completions:
 
     `on_failure` is told the exception of a call; the calls behind it still run.
 
-    `with completions.executing:` marks work of the replica that no callback may interrupt. It nests.
+    `executing` counts the works under way that no callback may interrupt. Such a work adds 1 when it begins, and
+    subtracts 1 in a `finally` clause when it ends.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
         self._calls: deque[Callable[[], None]] = deque()
         self._running = False
-        self.executing = Executing()
+        self.executing = 0
 
     def add(self, completion: Callable[[], None]) -> None:
         """Add a call for the next `run`. The caller must make sure that `run` is called."""
@@ -76,7 +76,8 @@ class Completions:
         """
         if self._running or not self._calls:
             return
-        self.require_outside("completions")
+        if self.executing:
+            self.require_outside("completions")
         self._running = True
         try:
             while self._calls:
@@ -92,22 +93,5 @@ class Completions:
 
         `call` names the call.
         """
-        if self.executing.depth:
+        if self.executing:
             raise InvariantError(f"the service is called, and calls, between executions only: call={call!r}")
-
-
-class Executing:
-    """Nestable context; `depth` is the number of executions under way."""
-
-    __slots__ = ("depth",)
-
-    def __init__(self) -> None:
-        self.depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.depth -= 1

@@ -147,8 +147,8 @@ class Replica:
         self.flush_bound = FlushBound(
             self.me, environment, transport, store, engine, self, self._applier.advance, sync=config.flush == "sync"
         )
-        self.flusher.on_synced = self.flush_bound.synced
         if config.flush == "async":
+            self.flusher.on_synced = self.flush_bound.synced
             self._applier.apply_limit = self.flush_bound.apply_limit
         forgetter = Forgetter(
             config.node_id, environment, store, snapshots, self._taker, self._feed, self._applier, standing, self
@@ -187,7 +187,7 @@ class Replica:
             self._outbox.stop()
             self.upkeep.stop()
             # a write failed inside `stage`, for example: nothing else would run the completions after that
-            if self._completions.executing.depth:
+            if self._completions.executing:
                 self.environment.call_soon(self._completions.run)
             else:
                 self._completions.run()
@@ -357,13 +357,17 @@ class Replica:
         rewriter = self.rewriter
         if rewriter.is_active and rewriter.hold(output):
             return
-        with self._completions.executing:
+        completions = self._completions
+        completions.executing += 1
+        try:
             for executed, effect in enumerate(output.effects, 1):
                 self._execute(effect)
                 if rewriter.is_active and rewriter.hold_rest(output, executed):
                     return
             if output.after_sync:
                 self._saver.hold(output.after_sync)
+        finally:
+            completions.executing -= 1
 
     def _execute(self, effect: Effect) -> None:
         match effect:

@@ -51,7 +51,12 @@ class Standing:
     def renew(self) -> bool:
         """Derive `is_ready` anew, have changed leadership reported, and return whether it has changed."""
         engine = self._engine
-        self.is_ready = self.derive_readiness()
+        self.is_ready = (  # as `derive_readiness`, without its call: a write comes here three times
+            engine.accepts_proposals
+            and self.applied_index >= engine.term_start
+            and self.successor is None
+            and not self.is_stopped
+        )
         changed = (engine.term, engine.leader, engine.role, self.is_ready) != self._reported
         if changed:
             self._completions.add(self._report)

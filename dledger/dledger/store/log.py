@@ -299,7 +299,10 @@ class LogStore(LogReader):
         self._space.reserve(need)
 
     def _has_units(self, units: Sequence[tuple[int, int]]) -> bool:
-        return all(self._index.reserved(start) >= count for start, count in units)
+        for start, count in units:  # noqa: SIM110 - `all` would cost a generator for each entry
+            if self._index.reserved(start) < count:
+                return False
+        return True
 
     def _units_across(self, metas: Sequence[EntryMeta], extra_units: int, end: int) -> tuple[tuple[int, int], ...]:
         """Return (start, units) for each segment below `end`: the units of its entries, and `extra_units` more."""

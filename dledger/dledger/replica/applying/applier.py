@@ -8,7 +8,7 @@ from functools import partial
 
 from dledger.consensus.engine import Engine
 from dledger.environment import URGENT, Environment
-from dledger.errors import BusyError, CorruptionError, StorageError
+from dledger.errors import BusyError, CorruptionError
 from dledger.format import HEADER_BYTES
 from dledger.replica.applying.reads import ReadWaiters
 from dledger.replica.driver import Completions, Driver
@@ -65,8 +65,8 @@ class Applier:
         self._standing = standing
         self._engine = engine
         self._driver = driver
-        self.apply_limit: Callable[[int], int] = _apply_up_to_any
-        """Returns the last entry that may be applied now, at most the given one."""
+        self.apply_limit: Callable[[int], int] | None = None
+        """Returns the last entry that may be applied now, at most the given one. None: each may."""
         self._target_index = applied_index
         self._epoch = 0
         self._is_waiting = False
@@ -131,31 +131,29 @@ class Applier:
         self._reads.applied(self._standing.applied_index)
 
     def _report_progress(self) -> None:
-        self.serve_reads()
+        self._reads.applied(self._standing.applied_index)
         if self._standing.renew():
             self._completions.run()
 
     def _run(self) -> None:
         self._is_waiting = False
         self._is_running = True
+        standing = self._standing
         deadline = self._environment.now() + SLICE_S
         try:
-            while self._standing.applied_index < self._target_index:
-                first = self._standing.applied_index + 1
-                if not self._recent.has(first):
-                    self._read(first)
+            while standing.applied_index < self._target_index:
+                applied = standing.applied_index
+                entries = self._recent.run(applied + 1, min(self._target_index - applied, BATCH_ENTRIES))
+                if not entries:
+                    self._read(applied + 1)
                     break
-                count = 1
-                while count < BATCH_ENTRIES and first + count <= self._target_index and self._recent.has(first + count):
-                    count += 1
-                count = self.apply_limit(self._standing.applied_index + count) - self._standing.applied_index
-                if count < 1:
-                    break
-                entries = self._recent.get(first, count)
-                if entries is None:
-                    raise StorageError(f"entries {first} to {first + count - 1} left memory while they were counted")
-                self._apply(entries)
-                if self._environment.now() >= deadline and self._standing.applied_index < self._target_index:
+                if self.apply_limit is not None:
+                    count = self.apply_limit(applied + len(entries)) - applied
+                    if count < 1:
+                        break
+                    entries = entries[:count]
+                self._apply_batch(entries)
+                if self._environment.now() >= deadline and standing.applied_index < self._target_index:
                     self._schedule_resume()
                     break
         finally:
@@ -216,10 +214,12 @@ class Applier:
         try:
             for start in range(0, len(entries), BATCH_ENTRIES):
                 batch = entries[start : start + BATCH_ENTRIES]
-                count = self.apply_limit(batch[-1][0].index) - self._standing.applied_index
-                held_back = count < len(batch)
-                if count > 0:
-                    self._apply(batch[:count])
+                if self.apply_limit is not None:
+                    count = self.apply_limit(batch[-1][0].index) - self._standing.applied_index
+                    held_back = count < len(batch)
+                    batch = batch[: max(count, 0)]
+                if batch:
+                    self._apply_batch(batch)
                 if held_back:
                     break
         except Exception as error:
@@ -235,43 +235,37 @@ class Applier:
         else:
             self._schedule_resume()
 
-    def _apply(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
-        with self._apply_holds:
-            self._apply_batch(entries)
-
     def _apply_batch(self, entries: Sequence[tuple[EntryMeta, Buffer]]) -> None:
-        groups: list[CommittedEntry] = []
-        for meta, data in entries:
-            previous, self._last_applied = self._last_applied, meta
-            if meta.kind != EntryKind.GROUP:
-                continue
-            view = memoryview(data)
-            records_end = meta.size - meta.channel
-            commands = view[records_end:]
-            if meta.channel and has_own(commands):
-                if groups:
-                    self._hand_over(groups)
-                    groups = []
-                self._marks.on_commands(meta, commands, previous)
-            groups.append(
-                CommittedEntry(
-                    meta.index,
-                    meta.term,
-                    meta.position,
-                    view[HEADER_BYTES:records_end],
-                    commands,
-                    self._contexts.take(meta.index),
+        with self._apply_holds:
+            standing = self._standing
+            groups: list[CommittedEntry] = []
+            for meta, data in entries:
+                previous, self._last_applied = self._last_applied, meta
+                if meta.kind != EntryKind.GROUP:
+                    continue
+                view = memoryview(data)
+                records_end = meta.size - meta.channel
+                commands = view[records_end:]
+                if meta.channel and has_own(commands):
+                    if groups:
+                        self._feed.deliver(groups)
+                        standing.applied_index, standing.applied_position = groups[-1].index, groups[-1].end
+                        groups = []
+                    self._marks.on_commands(meta, commands, previous)
+                groups.append(
+                    CommittedEntry(
+                        meta.index,
+                        meta.term,
+                        meta.position,
+                        view[HEADER_BYTES:records_end],
+                        commands,
+                        self._contexts.take(meta.index),
+                    )
                 )
-            )
-        if groups:
-            self._hand_over(groups)
-        self._standing.applied_index = entries[-1][0].index
-        self._standing.applied_position = entries[-1][0].end
-
-    def _hand_over(self, groups: list[CommittedEntry]) -> None:
-        self._feed.deliver(groups)
-        self._standing.applied_index = groups[-1].index
-        self._standing.applied_position = groups[-1].end
+            if groups:
+                self._feed.deliver(groups)
+            last = entries[-1][0]
+            standing.applied_index, standing.applied_position = last.index, last.position + last.size
 
 
 class Contexts:
@@ -296,7 +290,3 @@ class Contexts:
         dropped = [context for _, contexts in self._by_index for context in contexts]
         self._by_index.clear()
         return dropped
-
-
-def _apply_up_to_any(index: int) -> int:
-    return index

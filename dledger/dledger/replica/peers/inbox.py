@@ -164,7 +164,7 @@ class Inbox:
         if not new_metas:
             return True
         privileged = all(meta.kind != EntryKind.GROUP or meta.channel == meta.size - HEADER_BYTES for meta in new_metas)
-        if not self._reserver.claim(new_metas, privileged=privileged):
+        if not self._store.claim(new_metas, privileged=privileged):
             self._waits_for_space = True
             step_again = partial(self.on_message, sender, message, payload)
             self._reserver.wait(new_metas, partial(self._on_space, step_again), privileged=privileged)

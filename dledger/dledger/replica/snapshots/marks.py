@@ -64,7 +64,7 @@ class SnapshotMarks:
         self._engine = engine
         self._interval_s = interval_s
         self._last_mark_at = environment.now()
-        self._votes = DigestVotes()
+        self.votes = DigestVotes()
         self.own_digest: Digest | None = None
         """This replica's digest at the last mark, until it is in the log."""
         self.state_index = -1
@@ -72,7 +72,7 @@ class SnapshotMarks:
     @property
     def has_dispute(self) -> bool:
         """True if no majority computed the same state. Then nothing may be built on any replica's state."""
-        return self._votes.has_dispute(self._engine.membership)
+        return self.votes.has_dispute(self._engine.membership)
 
     def wants_mark(self) -> bool:
         """Return, on a leader at the start of a segment, whether to mark the segment.
@@ -109,7 +109,7 @@ class SnapshotMarks:
 
     def is_recorded(self, digest: Digest) -> bool:
         """Return whether the log has a replica's digest."""
-        return self._votes.is_recorded(digest)
+        return self.votes.is_recorded(digest)
 
     def _take_snapshot(self, mark: EntryMeta, previous: EntryMeta | None) -> None:
         """Take a snapshot of the present state, at the marked entry's position. It is the state before that entry."""
@@ -128,8 +128,8 @@ class SnapshotMarks:
         self._taker.begin(meta, self._machine.snapshot())
 
     def _count_digest(self, digest: Digest) -> None:
-        verdict = self._votes.record(digest, self._engine.membership, self._me)
-        if self.own_digest is not None and self._votes.is_recorded(self.own_digest):
+        verdict = self.votes.record(digest, self._engine.membership, self._me)
+        if self.own_digest is not None and self.votes.is_recorded(self.own_digest):
             self.own_digest = None
         if verdict is Verdict.SELF_DIFFERS:
             raise StateDivergedError(
@@ -178,7 +178,7 @@ class DigestVotes:
 
     def __init__(self) -> None:
         self._marks: dict[int, dict[ReplicaId, int]] = {}
-        self._disputed_mark: int | None = None
+        self.disputed_mark: int | None = None
 
     def record(self, digest: Digest, membership: Membership, me: ReplicaId) -> Verdict:
         """Record a digest and return the verdict on its mark. Only voters' digests count."""
@@ -191,10 +191,10 @@ class DigestVotes:
             return Verdict.OPEN
         value, count = votes.most_common(1)[0]
         if count >= membership.quorum:
-            self._disputed_mark = None
+            self.disputed_mark = None
             return Verdict.SELF_DIFFERS if mark.get(me, value) != value else Verdict.AGREED
         if votes.total() == len(membership.voters):
-            self._disputed_mark = digest.position
+            self.disputed_mark = digest.position
             return Verdict.NO_MAJORITY
         return Verdict.OPEN
 
@@ -204,12 +204,12 @@ class DigestVotes:
         That is so if all voters of a mark reported a digest and neither they nor the current voters have a majority for
         one value.
         """
-        if self._disputed_mark is None:
+        if self.disputed_mark is None:
             return False
-        votes = _votes(self._marks.get(self._disputed_mark, {}), membership)
+        votes = _votes(self._marks.get(self.disputed_mark, {}), membership)
         if votes and votes.most_common(1)[0][1] >= membership.quorum:
-            self._disputed_mark = None
-        return self._disputed_mark is not None
+            self.disputed_mark = None
+        return self.disputed_mark is not None
 
     def is_recorded(self, digest: Digest) -> bool:
         """Return whether this very digest was applied, or belongs to a mark too old to be counted."""

@@ -1,1 +1,1 @@
-"""What is before a replica: opening a node's directory, questions to peers of a node that may not start, and rescue."""
+"""Start of a replica: opening of a node's directory, questions to peers if the node may not start, and rescue."""

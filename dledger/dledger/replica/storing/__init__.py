@@ -1,4 +1,4 @@
-"""What happens to the log on this replica's disk: its syncs, how far acknowledgements may run ahead, and its rewriting.
+"""Storing of the log on this replica's disk: syncs, the bound on acknowledgements ahead of them, and rewriting.
 
 The newest entries are kept in memory as well. Start at `flusher`.
 """

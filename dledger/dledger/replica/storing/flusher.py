@@ -64,7 +64,7 @@ class Flusher:
         self._is_sync_scheduled = False
         """True if a timer will begin the next sync."""
         self.on_synced: Callable[[], None] = _ignore_sync
-        """Called when more of the log is durable."""
+        """Called when more of the log is durable, unless acknowledgements wait for that."""
         self._began_at = 0.0
         self._synced_position = store.end_position
         self._last_sync_at = self._mark_synced_at = environment.now()
@@ -117,7 +117,10 @@ class Flusher:
         """Have newly written entries synced."""
         if self._stopped:
             return
-        if not self._sync and not self._is_report_scheduled:
+        if self._sync:
+            self._start()
+            return
+        if not self._is_report_scheduled:
             self._is_report_scheduled = True
             self._completions.add(self._report_written)
         self._schedule_sync()
@@ -205,14 +208,16 @@ class Flusher:
         self._is_mark_unsynced = True
         self._synced_position = ticket.target.position
         generation, index = ticket.token
-        self._start_waiting_work()
+        if self._waiting_work:
+            self._start_waiting_work()
         if not self._running and self._environment.now() - self._mark_synced_at >= MARK_SYNC_INTERVAL_S:
             self._sync_mark()
-        else:
+        elif self._store.durable != self._store.last_index:
             self._schedule_sync()
         if self._sync:
             self._report_durable(generation, index)
-        self.on_synced()
+        else:
+            self.on_synced()
 
     def _sync_mark(self) -> None:
         self._is_mark_unsynced = False

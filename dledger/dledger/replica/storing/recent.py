@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from dledger.types import EntryMeta
 
@@ -50,6 +51,12 @@ class RecentEntries:
             return None
         return [entries[position] for position in range(offset, offset + count)]
 
-    def has(self, index: int) -> bool:
+    def run(self, first_index: int, limit: int) -> list[tuple[EntryMeta, Buffer]]:
+        """Return the entries from `first_index` on, at most `limit`; none if the first is not here."""
         entries = self._entries
-        return bool(entries) and entries[0][0].index <= index <= entries[-1][0].index
+        offset = first_index - entries[0][0].index if entries else -1
+        if not 0 <= offset < len(entries):
+            return []
+        if limit == 1:
+            return [entries[offset]]
+        return list(islice(entries, offset, offset + limit))

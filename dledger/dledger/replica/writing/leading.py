@@ -69,7 +69,7 @@ class Leading:
         self._proposer = Proposer(
             segment_bytes=config.segment_bytes,
             next_position=self.admission.next_position,
-            last_entry=self._last_entry,
+            last_entry=self._backlog.last_entry,
             on_sealed=self._propose,
             wants_mark=marks.wants_mark,
         )
@@ -89,15 +89,20 @@ class Leading:
         `privileged` units may use the space that is kept back for a full disk. Digests are the log's `own` units. They
         are accepted while states differ, because they show when the states agree again.
         """
-        self._completions.require_outside("stage")
+        completions = self._completions
+        if completions.executing:
+            completions.require_outside("stage")
         if not self._standing.is_ready:
             raise not_leader(self._engine)
         if not self._is_flushing_service:
             check_room(self._backlog.end_position - self._committed_end, self._config.max_uncommitted_bytes)
-        if not own:
+        if not own and self._marks.votes.disputed_mark is not None:
             self.admission.require_agreement()
-        with self._completions.executing:
+        completions.executing += 1
+        try:
             position = self._proposer.stage(self._engine.term, size, fill, commands, context, privileged=privileged)
+        finally:
+            completions.executing -= 1
         if not self._seal_scheduled:
             self._seal_scheduled = True
             self._environment.call_soon(self._seal)
@@ -113,7 +118,7 @@ class Leading:
         meta = self._store.held_meta(index)
         # None for old entries only: a leader, whose proposals this bounds, holds its newest entries
         if meta is not None:
-            self._committed_end = meta.end
+            self._committed_end = meta.position + meta.size
 
     def note_replaced(self, position: int) -> None:
         """Note that the log was replaced by an empty one that begins at `position`."""
@@ -238,19 +243,16 @@ class Leading:
         self._driver.run(self._seal_now)
 
     def _seal_now(self) -> None:
-        if self._proposer.is_open and not self._engine.accepts_proposals:
+        if not self._engine.accepts_proposals and self._proposer.is_open:
             self._completions.add(partial(self._feed.dropped, self._proposer.drop()))
         self._proposer.seal()
-
-    def _last_entry(self) -> tuple[int, int]:
-        return self._backlog.last
 
     def _propose(self, entry: SealedEntry) -> None:
         """Propose an entry.
 
         It waits for space behind other waiting entries, because each entry continues its predecessor.
         """
-        if not self._backlog and self._reserver.claim((entry.meta,), privileged=entry.privileged):
+        if not self._backlog.entries and self._store.claim((entry.meta,), privileged=entry.privileged):
             self._propose_now(entry)
         else:
             self._backlog.add(entry)
@@ -277,7 +279,7 @@ class Leading:
         """Propose the waiting entries, as far as there is space."""
         while self._backlog:
             entry = self._backlog.first
-            if not self._reserver.claim((entry.meta,), privileged=entry.privileged):
+            if not self._store.claim((entry.meta,), privileged=entry.privileged):
                 self._wait_for_space()
                 return
             self._propose_now(self._backlog.take())

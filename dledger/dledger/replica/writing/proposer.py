@@ -23,7 +23,7 @@ from dledger.format import (
 from dledger.replica.snapshots.marks import SNAPSHOT_MARK
 from dledger.store.log import LogStore
 from dledger.types import EntryKind, EntryMeta, Fill, Membership
-from dledger_base.invariants import invariant
+from dledger_base.invariants import InvariantError, invariant
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,13 +41,6 @@ class Claim(Enum):
     """May also use the file system's rest, kept for units that make room: privileged units with records."""
     RESERVE = 2
     """May also use the space that the log has reserved: privileged units of commands, no-ops and memberships."""
-
-
-def claim_of(size: int, *, privileged: bool) -> Claim:
-    """Return the claim of a unit with `size` bytes of records."""
-    if not privileged:
-        return Claim.ORDINARY
-    return Claim.FREES_SPACE if size else Claim.RESERVE
 
 
 class SealedEntry:
@@ -109,17 +102,18 @@ class Proposer:
     ) -> int:
         """Put a unit into the open entry, or into a new one, and return the position of its first record byte."""
         unit_bytes = size + len(commands)
-        claim = claim_of(size, privileged=privileged)
+        claim = Claim.ORDINARY
+        if privileged:
+            claim = Claim.FREES_SPACE if size else Claim.RESERVE
         if self._position >= 0 and (self._claim != claim or not self._fits(unit_bytes)):
             self.seal()  # a unit must not use the reserve by following a privileged unit
         if self._position < 0:
             self._open(term, unit_bytes, claim)
         position = self._position + HEADER_BYTES + self._records_size
         if size:
-            invariant(fill is not None, "a unit with records fills them", size=size)
-            if fill is not None:
-                parts = fill(position)
-                self._parts.extend(parts)
+            if fill is None:
+                raise InvariantError(f"a unit with records fills them: size={size}")
+            self._parts.extend(fill(position))
             self._records_size += size
         if commands:
             self._commands.append(commands)
@@ -160,7 +154,8 @@ class Proposer:
         channel = sum(map(len, self._commands))
         index, chain = self._last_entry()
         data = bytearray().join((_PLACEHOLDER, *self._parts, *self._commands))
-        invariant(len(data) == HEADER_BYTES + self._size, "units have the size they announced", size=self._size)
+        if len(data) != HEADER_BYTES + self._size:
+            raise InvariantError(f"units have the size they announced: size={self._size}")
         self._reset()
         meta = seal(data, EntryKind.GROUP, index + 1, term, position, channel, chain)
         self._on_sealed(SealedEntry(meta, data, contexts, privileged=privileged))
@@ -202,39 +197,39 @@ class Backlog:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._entries: deque[SealedEntry] = deque()
+        self.entries: deque[SealedEntry] = deque()
+        """The waiting entries, oldest first."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     @property
     def first(self) -> SealedEntry:
         """The entry that is to be proposed next. The backlog must not be empty."""
-        return self._entries[0]
+        return self.entries[0]
 
     @property
     def end_position(self) -> int:
         """Position where the last entry ends; if there is none, where the log ends."""
-        return self._entries[-1].meta.end if self._entries else self._store.end_position
+        return self.entries[-1].meta.end if self.entries else self._store.end_position
 
-    @property
-    def last(self) -> tuple[int, int]:
-        """Index and chain crc of the last entry here; if there is none, those of the log's last entry."""
-        if self._entries:
-            meta = self._entries[-1].meta
+    def last_entry(self) -> tuple[int, int]:
+        """Return index and chain crc of the last entry here; if there is none, those of the log's last entry."""
+        if self.entries:
+            meta = self.entries[-1].meta
             return meta.index, meta.chain_crc
         return self._store.last_index, self._store.last_chain
 
     def add(self, entry: SealedEntry) -> None:
         """Append an entry."""
-        self._entries.append(entry)
+        self.entries.append(entry)
 
     def take(self) -> SealedEntry:
         """Remove the first entry and return it."""
-        return self._entries.popleft()
+        return self.entries.popleft()
 
     def drop(self) -> list[object]:
         """Drop all entries and return the contexts of their units. None of them was proposed."""
-        contexts = [context for entry in self._entries for context in entry.contexts]
-        self._entries.clear()
+        contexts = [context for entry in self.entries for context in entry.contexts]
+        self.entries.clear()
         return contexts

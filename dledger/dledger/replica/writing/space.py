@@ -127,7 +127,13 @@ class Admission:
         Voters that are only short of space still store privileged entries, which free space.
         """
         engine = self._engine
-        membership, progress = engine.membership, engine.progress
+        progress = engine.progress
+        for known in progress.values():
+            if known.disk_used >= DISK_FULL:
+                break
+        else:
+            return  # the usual case, for every entry
+        membership = engine.membership
         full = [
             peer.node_id
             for peer in membership.voters
@@ -184,10 +190,6 @@ class Reserver:
     def has_room(self, end: int) -> bool:
         """Return whether ordinary entries can follow those that end at `end`, as far as that is known."""
         return self._store.has_room_behind(end) or self.has(self._store.room_behind(end)) or not self.is_full
-
-    def claim(self, metas: Sequence[EntryMeta], *, privileged: bool) -> bool:
-        """Claim reserved space as `LogStore.claim` does. If the result is False, `wait` and claim again."""
-        return self._store.claim(metas, privileged=privileged)
 
     def wait(
         self, metas: Sequence[EntryMeta], done: Callable[[LogFullError | None], None], *, privileged: bool

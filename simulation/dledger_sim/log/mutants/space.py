@@ -44,7 +44,7 @@ CATALOGUE.add(
 
 
 def _propose_what_has_space(self: Leading, entry: SealedEntry) -> None:
-    if self._reserver.claim((entry.meta,), privileged=entry.privileged):
+    if self._store.claim((entry.meta,), privileged=entry.privileged):
         self._propose_now(entry)
     else:
         _real_propose(self, entry)
@@ -61,7 +61,7 @@ CATALOGUE.add(
 
 def _go_on_with_one(self: Leading) -> None:
     entry = self._backlog.first
-    if self._reserver.claim((entry.meta,), privileged=entry.privileged):
+    if self._store.claim((entry.meta,), privileged=entry.privileged):
         self._propose_now(self._backlog.take())
     else:
         self._wait_for_space()
