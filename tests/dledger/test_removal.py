@@ -20,7 +20,7 @@ class Log:
     """Log as the flusher and the remover use it. `calls` lists the calls."""
 
     end_position = 0
-    generation, last_index = 0, 5
+    generation, last_index, durable = 0, 5, 5
 
     def __init__(self) -> None:
         self.calls: list[str] = []
