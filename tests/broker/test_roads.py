@@ -43,7 +43,7 @@ class Road(NamedTuple):
     files: int
 
 
-BUDGETS = {"send": Road(265, 202, 71), "pull": Road(116, 100, 42), "commit": Road(288, 223, 75)}
+BUDGETS = {"send": Road(209, 167, 69), "pull": Road(110, 94, 41), "commit": Road(239, 192, 70)}
 
 
 class Calls:
