@@ -228,8 +228,12 @@ async def every_pop_request(client: Client) -> dict[str, RemotingCommand]:
     batch = encode_batch_ack("broker-a", [ack])
     hidden = {"invisibleTime": str(INVISIBLE_MS)}
     asked = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "bornTime": "0", "pollTime": "0"}
+    arrived = {"consumerGroup": "CG", "topic": "T1", "clientId": "push-consumer", "invisibleTime": "60000"}
     return {
         "pop": popped,
+        "confirmation of a lease": await client.call(
+            RequestCode.CONFIRM_LEASE, arrived | {"deliveries": f"0 0 {time_ms}"}
+        ),
         "acknowledgement": await client.call(RequestCode.ACK_MESSAGE, about(0)),
         "batch of acknowledgements": await client.call(RequestCode.BATCH_ACK_MESSAGE, {}, batch),
         "change of an invisible time": await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, about(2) | hidden),

@@ -22,7 +22,7 @@ CLIENT_ID = "raw"
 async def test_messages_that_a_killed_proxy_had_for_a_living_client_come_again(
     start_proxy, connect, cluster, make_topic, group_name, tmp_path
 ):
-    """What the client has read stays with it meanwhile."""
+    """Messages that the client has read stay with it meanwhile."""
     staying = await start_proxy(cluster.namesrv)
     topic, other = await make_topic("NORMAL"), connect(staying)
     await other.receive(topic, group_name, wait_s=0)
