@@ -155,6 +155,16 @@ class LoopHolds:
             part = self._parts[name] = LoopPart(self._clock, self._entered)
         return part
 
+    def run_for_its_part(self, callback: Callable[[], None]) -> None:
+        """Call a callback, and count its time for its part. This is what an environment does at the end of turns."""
+        part = self._parts_of_code.get(getattr(callback, "__code__", None)) or self.part_of(callback)
+        entered = self._entered
+        entered.starts.append(self._clock() - entered.counted_s)
+        try:
+            callback()
+        finally:
+            part.__exit__(None, None, None)
+
     def part_of(self, callback: Callable[..., object]) -> LoopPart:
         """Return the part of a callback: that of its function, whatever arguments it is bound to."""
         while isinstance(callback, partial):

@@ -421,7 +421,6 @@ class Broker:
         self.route_lookups = RouteLookups(env, config.namesrv, self._namesrv_tls)
         service.topic_routes.attach(self.route_lookups.find)
         service.announcements.attach(self.registrar)
-        self.registrar.on_registered = service.announcements.check
 
     async def _start_http(self) -> None:
         try:

@@ -161,11 +161,7 @@ class AsyncioEnvironment:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at the end of this turn, and count the time for the callback's module."""
-        self._loop.call_soon(self._run_at_turn_end, callback)
-
-    def _run_at_turn_end(self, callback: Callable[[], None]) -> None:
-        with self.holds.part_of(callback):
-            callback()
+        self._loop.call_soon(self.holds.run_for_its_part, callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
         """Set a timer on the event loop, and count its time for the part `TIMERS`."""
@@ -186,7 +182,7 @@ class AsyncioEnvironment:
                 self._native_syncs = NativeSyncs(self._loop, self.native.SyncThread())
             self._native_syncs.submit(sync, descriptors, done)
         else:
-            self.run_blocking(FLUSH, sync.run, done)
+            self._lanes[FLUSH].submit(sync.run, done)
 
     def waited_for_core_s(self) -> float:
         """Return the waiting time from Linux's scheduler statistics (see its documentation `scheduler/sched-stats`)."""

@@ -202,7 +202,11 @@ def _decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
         LanguageCode.from_wire(parsed.language),
         parsed.version or 0,
         parsed.remark,
-        {key: _ext_text(value) for key, value in parsed.extFields.items() if value is not None}
+        {
+            key: value if type(value) is str else _ext_text(value)
+            for key, value in parsed.extFields.items()
+            if value is not None
+        }
         if parsed.extFields
         else {},
         body,

@@ -70,6 +70,7 @@ TOLD = {
         "Registrar",
         "Announcements",
     ],
+    "name_servers_changed": ["Announcements"],
     "resume_waiting": ["Forwarder"],
     "prepare_handover": ["OffsetRequests", "PopRequests"],
     "topics_changed": ["ClientRequests", "SendRequests", "PullRequests", "PopRequests", "Registrar"],
@@ -230,7 +231,6 @@ def test_hooks_of_one_callback_are_these(broker: Broker) -> None:
     assert isinstance(gossip._members, GroupMembers)
     assert isinstance(gossip._held_pulls, LongPolls)
     assert name_of(gossip._on_kinds_learned) == "BrokerMachine.learn_kinds"
-    assert name_of(registrar.on_registered) == "Announcements.check"
     assert broker.service.announcements._name_servers is registrar
 
 

@@ -43,7 +43,7 @@ class Road(NamedTuple):
     files: int
 
 
-BUDGETS = {"send": Road(283, 216, 79), "pull": Road(116, 100, 42), "commit": Road(292, 224, 77)}
+BUDGETS = {"send": Road(255, 193, 74), "pull": Road(110, 94, 41), "commit": Road(273, 211, 74)}
 
 
 class Calls:

@@ -1,7 +1,7 @@
 """Features of the broker: each folder has what one feature replicates and what it does on a node.
 
 `FEATURES` lists the features explicitly; nothing registers itself. A node makes their parts in this order, so each part
-follows the parts that it uses. Changes of leadership, topics, groups and members are announced in this order too.
+follows the parts that it uses. Parts are told of events (`kernel.events`) in this order too.
 """
 
 from __future__ import annotations

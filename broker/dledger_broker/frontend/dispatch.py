@@ -66,6 +66,7 @@ They are given only after a majority has confirmed the leader. The same holds fo
 
 _TOO_MUCH_WAITS: Final = "[OVERLOAD]too many large requests wait for their turns: nothing was done, try again later"
 _PULL_PREFIX: Final = b'{"code":11,'
+_SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":320,')
 _JSON: Final = 0
 _RESPONSE: Final = 1
 LARGE_BYTES: Final = 4 << 10
@@ -202,17 +203,18 @@ class Dispatcher:
                 number, place = number + 1, 0
                 continue
             header_start, body_start, frame_end, serialize_type = frames[place]
-            if not judges and self._group.ready and not data.startswith(_PULL_PREFIX, header_start):
+            if not judges and self._group.ready and data.startswith(_SEND_PREFIXES, header_start):
                 begin = number, place
                 number, place = self._sends.take_run(reads, number, place, now)
                 if (number, place) != begin:
                     continue
             place += 1
+            is_pull = not judges and data.startswith(_PULL_PREFIX, header_start)
             frame = Frame(serialize_type, data[header_start:body_start], data[body_start:frame_end])
             try:
                 if origin.alias is not None:
                     self._receive_at_alias(origin.alias, origin, frame, now)
-                elif judges or not self._take_pull(origin, frame, now):
+                elif not is_pull or not self._take_pull(origin, frame, now):
                     self._receive(origin, frame, now)
             except FrameError as error:
                 origin.break_off(error)

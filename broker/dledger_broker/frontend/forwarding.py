@@ -335,7 +335,7 @@ class Forwarder(EventListener):
         else:
             if self._most_at_once < ALL_AT_ONCE:
                 self._most_at_once = ALL_AT_ONCE
-                self._env.call_soon(self._try_waiting)
+                self._env.call_soon(self.resume_waiting)
             if kind == _ANSWERED:
                 refusal = _refusal_in(answer[1:]) if request.unsure else None
                 if refusal is None:
@@ -380,7 +380,7 @@ class Forwarder(EventListener):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._try_waiting()
+        self.resume_waiting()
         if self._waiting:
             self._timer = self._env.call_later(RETRY_S, self._on_timer)
 
@@ -389,9 +389,6 @@ class Forwarder(EventListener):
         return min(hold_s, MAX_COMMIT_HOLD_S) if code in COMMITTING else hold_s
 
     def resume_waiting(self) -> None:
-        self._try_waiting()
-
-    def _try_waiting(self) -> None:
         """Forward the waiting requests that can go, in order. Answer requests that have waited too long."""
         now = self._env.now()
         waiting, self._waiting = self._waiting, []

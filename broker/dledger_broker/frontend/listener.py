@@ -242,7 +242,8 @@ class Listener:
         self._read_frames += len(frames)
         self._unmeasured += 1 + len(frames) + (len(data) >> 10)
         if not self._is_turn_due:
-            self._schedule_turn()
+            self._is_turn_due = True
+            self.loop.call_soon(self._turn)
             self._cutting_since = self.loop.time()
         if self._read_bytes >= TURN_BYTES:
             self.handle_reads()
@@ -308,14 +309,6 @@ class Listener:
             self._is_turn_due = True
             self.loop.call_soon(self._turn)
 
-    def _next_step(self) -> list[tuple[ClientConnection, bytes, list[FrameBounds]]]:
-        """Take as many of the reads as are handled at once."""
-        if self._read_frames > STEP_FRAMES or self._read_bytes >= TURN_BYTES:
-            return self._split_reads()
-        step, self._reads = self._reads, []
-        self._read_bytes = self._read_frames = 0
-        return step
-
     def _split_reads(self) -> list[tuple[ClientConnection, bytes, list[FrameBounds]]]:
         """Take the first reads, up to the limit of a step. At least one limit is reached."""
         number = count = size = over = 0
@@ -334,7 +327,12 @@ class Listener:
         return step
 
     def _handle_step(self) -> None:
-        reads = self._next_step()
+        """Handle as many of the reads as are handled at once."""
+        if self._read_frames > STEP_FRAMES or self._read_bytes >= TURN_BYTES:
+            reads = self._split_reads()
+        else:
+            reads, self._reads = self._reads, []
+            self._read_bytes = self._read_frames = 0
         self._is_handling, writes_now = True, False
         try:
             with self._handling:

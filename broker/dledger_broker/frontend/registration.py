@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -110,8 +109,6 @@ class Registrar(EventListener):
         self._system_topics = frozenset(topic.topic_name for topic in system_topics(config))
         self.restarts = 0
         """Number of times that a registration continued after an unexpected exception."""
-        self.on_registered: Callable[[], None] = lambda: None
-        """Called when `announced_version` may have grown."""
         self._links = [_Link(self, address) for address in config.namesrv]
 
     def announced_version(self) -> float:
@@ -146,13 +143,13 @@ class Registrar(EventListener):
     async def leave(self) -> None:
         """Unregister everywhere and stay away. Name servers that do not answer drop this node by themselves."""
         self._has_left = True
-        self.on_registered()
+        self.tell_changed()
         await asyncio.gather(*(link.leave() for link in self._links))
 
     async def stop(self) -> None:
         """Close all connections. Name servers take that as a leave, too."""
         self._has_left = True
-        self.on_registered()
+        self.tell_changed()
         await asyncio.gather(*(link.stop() for link in self._links))
 
     @property
@@ -274,6 +271,11 @@ class Registrar(EventListener):
     def count_restart(self) -> None:
         """Count that a link's task was started again."""
         self.restarts += 1
+
+    def tell_changed(self) -> None:
+        """Tell the others that `announced_version` may have grown."""
+        for tell in self._group.events.name_servers_changed:
+            tell()
 
     def topics_changed(self) -> None:
         self._wake(urgent=self.is_complete and not self.introduced)
@@ -404,7 +406,7 @@ class _Link:
     def _on_failure(self, error: Exception) -> None:
         self._has_failed = True
         self._log_outage(str(error) or type(error).__name__)
-        self._registrar.on_registered()
+        self._registrar.tell_changed()
 
     def _log_outage(self, reason: str) -> None:
         """Log an outage, once."""
@@ -493,7 +495,7 @@ class _Link:
         self.registered_identity = identity
         if is_complete:
             self.introduction_term = identity[1].state_version
-        self._registrar.on_registered()
+        self._registrar.tell_changed()
 
     async def _register_changes(self, identity: Identity) -> bool:
         """Register the changes. Return False if the name server needs the whole table."""
@@ -509,7 +511,7 @@ class _Link:
             _logger.warning("event=registration_refused namesrv=%s error=%r", self._address, str(refusal))
         self._has_failed = self._is_outage_logged = False
         self.is_refused = True
-        self._registrar.on_registered()
+        self._registrar.tell_changed()
 
     async def _register_all(self, identity: Identity) -> RemotingError | None:
         """Register. Return the error with which the name server refuses, None if it does not."""

@@ -103,6 +103,9 @@ class Announcements(EventListener):
     def leader_changed(self) -> None:
         self.check()
 
+    def name_servers_changed(self) -> None:
+        self.check()
+
     def check(self) -> None:
         """Note that name servers took a registration or cannot be reached, or that this node no longer leads."""
         announced_version = math.inf if self._name_servers is None else self._name_servers.announced_version()

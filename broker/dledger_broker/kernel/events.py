@@ -37,6 +37,9 @@ class EventListener:
     def leader_changed(self) -> None:
         """Note that `LeadershipView` shows another readiness, leader, or leader's address."""
 
+    def name_servers_changed(self) -> None:
+        """Note that a name server took this node's registration, or cannot be reached."""
+
     def resume_waiting(self) -> None:
         """Handle the requests that waited for `leader_changed`, when all others know of it."""
 
@@ -95,6 +98,7 @@ class Events:
         self.unready: tuple[Callable[[NotLeaderError], None], ...] = ()
         self.new_leadership: tuple[Callable[[Leadership], None], ...] = ()
         self.leader_changed: _Calls = ()
+        self.name_servers_changed: _Calls = ()
         self.resume_waiting: _Calls = ()
         self.prepare_handover: _Calls = ()
         self.topics_changed: _Calls = ()

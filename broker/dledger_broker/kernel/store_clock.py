@@ -35,15 +35,17 @@ class StoreClock:
         if term != self._term:
             self._term, self._last_ms, self._doubted_since = term, wall_ms, None
         else:
-            self._last_ms = max(self._last_ms, self._believed_ms(wall_ms, now))
+            expected_ms = self._last_ms + int((now - self._stamped_at_s) * 1000)
+            if wall_ms - expected_ms < JUMP_MS:
+                self._doubted_since = None
+            else:
+                wall_ms = self._believed_ms(wall_ms, expected_ms, now)
+            self._last_ms = max(self._last_ms, wall_ms)
         self._stamped_at_s = now
         return self._last_ms
 
-    def _believed_ms(self, wall_ms: int, now: float) -> int:
-        expected_ms = self._last_ms + int((now - self._stamped_at_s) * 1000)
-        if wall_ms - expected_ms < JUMP_MS:
-            self._doubted_since = None
-            return wall_ms
+    def _believed_ms(self, wall_ms: int, expected_ms: int, now: float) -> int:
+        """Return the time to believe while the wall clock is ahead of the expected time."""
         if self._doubted_since is None:
             self._doubted_since = now
         return expected_ms if now - self._doubted_since < DOUBT_S else wall_ms

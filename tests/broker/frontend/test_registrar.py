@@ -516,7 +516,7 @@ async def test_told_version_counts_reachable_name_servers_only(servers: Servers)
     assert setup.registrar.servers_behind(version) == []
     assert setup.registrar.servers_behind(version + 1) == [f"127.0.0.1:{servers[1].port}"]
     told: list[float] = []
-    setup.registrar.on_registered = lambda: told.append(setup.registrar.announced_version())
+    tell(setup.group.events, "name_servers_changed", lambda: told.append(setup.registrar.announced_version()))
     await servers[1].stop()
     servers[1].answers.set()
     await until(lambda: version + 1 in told)

@@ -38,7 +38,7 @@ class Keyless:
     @property
     def judges(self) -> bool:
         """Return whether requests are judged, which here means refused."""
-        return self._access.since > 0 or (len(self._table) > 0 and not self._is_configured_off)
+        return self._access.since > 0 or (bool(self._table.by_name) and not self._is_configured_off)
 
     @property
     def enforces(self) -> bool:

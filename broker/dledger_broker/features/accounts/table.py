@@ -82,28 +82,29 @@ class Account(NamedTuple):
 class AccountTable(Table):
     """Table of all accounts by name. `changes` counts the changes that this replica has applied or restored."""
 
-    __slots__ = ("_accounts", "changes", "digest", "white_list")
+    __slots__ = ("by_name", "changes", "digest", "white_list")
 
     digest: int
 
     frames = (AccountFrame, WhiteListFrame)
 
     def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
+        self.by_name: dict[str, Account] = {}
+        """All accounts by name. Other code only reads it."""
         self.white_list: tuple[str, ...] = ()
         self.digest = 0
         self.changes = 0
 
     def __len__(self) -> int:
-        return len(self._accounts)
+        return len(self.by_name)
 
     def get(self, name: str) -> Account | None:
         """Return an account; None if it does not exist."""
-        return self._accounts.get(name)
+        return self.by_name.get(name)
 
     def names(self) -> list[str]:
         """Return the names of all accounts, sorted."""
-        return sorted(self._accounts)
+        return sorted(self.by_name)
 
     def apply(self, command: Command, entry: CommittedEntry, changes: Changes) -> None:
         _ = changes
@@ -118,11 +119,11 @@ class AccountTable(Table):
 
     def _put(self, account: Account) -> None:
         self._remove(account.put.name)
-        self._accounts[account.put.name] = account
+        self.by_name[account.put.name] = account
         self.digest = (self.digest + _hash(account)) & MASK
 
     def _remove(self, name: str) -> None:
-        account = self._accounts.pop(name, None)
+        account = self.by_name.pop(name, None)
         if account is not None:
             self.digest = (self.digest - _hash(account)) & MASK
 
@@ -134,8 +135,8 @@ class AccountTable(Table):
     def capture_frames(self, now: float) -> Mapping[str, Iterable[Frame]]:
         _ = now
         frames: dict[str, Iterable[Frame]] = {}
-        if self._accounts:
-            rows = [(account.put, account.version) for account in self._accounts.values()]
+        if self.by_name:
+            rows = [(account.put, account.version) for account in self.by_name.values()]
             frames["accounts"] = map(AccountFrame, in_slices(rows))
         if self.white_list:
             frames["white-list"] = (WhiteListFrame(self.white_list),)

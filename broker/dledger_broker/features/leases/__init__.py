@@ -26,17 +26,15 @@ from dledger_broker.kernel.parts import Context, Feature
 
 def _build(context: Context) -> LeaseRequests:
     pops = context.parts[PopRequests]
-    leases = LeaseRequests(
+    return LeaseRequests(
         context.machine,
         context.env,
         context.group,
         context.clock,
         context.requests,
         pops.revivals.look_again,
+        LeaseTimes(context.machine),
     )
-    pops.leasing = leases
-    pops.revivals.dues.leases = LeaseTimes(context.machine)
-    return leases
 
 
 FEATURE: Final = Feature(name=NAME, commands=LEASE_COMMANDS, table=LEASES, activated=True, build=_build)

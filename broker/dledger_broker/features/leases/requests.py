@@ -21,6 +21,8 @@ from dledger.errors import LogError, NotLeaderError
 from dledger_broker.features.leases.commands import NAME, LeasedPop, RenewedLease, RenewLeases
 from dledger_broker.features.leases.table import LEASES, MAX_LENGTH_MS, LeaseTable, is_client_id, lease_owner
 from dledger_broker.features.pop.commands import Pop
+from dledger_broker.features.pop.requests import Leasing
+from dledger_broker.features.pop.revival import HiddenByLease
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.leadership import LeadershipView
@@ -41,7 +43,7 @@ MAX_ROWS: Final = 25
 """Maximum number of leases that one command renews. With the longest names they fit into the smallest segment."""
 
 
-class LeaseRequests(Part):
+class LeaseRequests(Part, Leasing):
     """Part that gives, renews and ends leases on the leader, and reports heartbeats to the leader on other nodes.
 
     `look_again` is called with the clients whose leases have ended early.
@@ -55,7 +57,9 @@ class LeaseRequests(Part):
         clock: GroupClock,
         requests: Requests,
         look_again: Callable[[Container[str]], None],
+        times: HiddenByLease,
     ) -> None:
+        self.times = times
         self._machine = machine
         self._env = env
         self._group = group

@@ -24,6 +24,7 @@ from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.choosing import Chooser
 from dledger_broker.features.pop.commands import NAME, POP_COMMANDS
 from dledger_broker.features.pop.counts import OrderedCounts
+from dledger_broker.features.pop.held import HeldPops
 from dledger_broker.features.pop.reading import PopReads
 from dledger_broker.features.pop.requests import PopRequests
 from dledger_broker.features.pop.revival import Dues, Revivals
@@ -49,6 +50,8 @@ def _build(context: Context) -> PopRequests:
     changes, reads = PopChanges(machine, env), PopReads(machine, context.log, classes)
     offsets = context.parts[OffsetRequests]
     shared_names = SharedNames(machine, context.access)
+    held = HeldPops(env, requests.held, requests.run)
+    revivals = Revivals(machine, env, live.own, clock, dues, changes, reads, groups, shared_names, held)
     return PopRequests(
         machine,
         env,
@@ -63,8 +66,9 @@ def _build(context: Context) -> PopRequests:
         ReaderGroups(live, context.group, requests, groups),
         Subscriptions(live, context.counters, context.parts[Gossip], classes),
         offsets.commits.buffer,
-        AckRequests(machine, changes, clock, requests),
-        Revivals(machine, env, live.own, clock, dues, changes, reads, groups, shared_names),
+        held,
+        AckRequests(machine, changes, clock, requests, held, revivals),
+        revivals,
         shared_names,
         context.parts[QuotaRequests].reads,
     )

@@ -6,13 +6,15 @@ messages. A message that is delivered again, or that is unknown, gets 208: anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from dledger.errors import LogError
 from dledger_broker.features.pop.changes import PopChanges
 from dledger_broker.features.pop.commands import AckRow, PopQueueKey
+from dledger_broker.features.pop.held import HeldPops
+from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.kernel import rights
 from dledger_broker.kernel.group_clock import GroupClock
 from dledger_broker.kernel.machine import BrokerMachine
@@ -90,17 +92,25 @@ _BATCH_ACK: Final = (
 class AckRequests:
     """Handler of acknowledgements and changes of invisible time, on the leader.
 
-    `on_settled` is called with the topics of acknowledged messages, because the next messages of an ordered queue may
-    then be popped. `on_untaken` is called with queue and pop time of a delivery that no consumer received.
+    An acknowledgement wakes the pops that are `held`, because the next messages of an ordered queue may be popped then.
+    `revivals` note deliveries that no consumer received.
     """
 
-    def __init__(self, machine: BrokerMachine, changes: PopChanges, clock: GroupClock, requests: Requests) -> None:
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        changes: PopChanges,
+        clock: GroupClock,
+        requests: Requests,
+        held: HeldPops,
+        revivals: Revivals,
+    ) -> None:
         self._machine = machine
         self._changes = changes
         self._clock = clock
         self._requests = requests
-        self.on_settled: Callable[[Iterable[str]], None] = _ignore_topics
-        self.on_untaken: Callable[[PopQueueKey, int], None] = _ignore_untaken
+        self._held = held
+        self._revivals = revivals
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -220,7 +230,7 @@ class AckRequests:
     def _acked(self, request: Request, topics: Sequence[str], error: LogError | None, _pop_time_ms: int = 0) -> None:
         if error is None:
             request.respond()
-            self.on_settled(topics)
+            self._held.arrived(topics)
         else:
             self._requests.fail(request, error)
 
@@ -228,7 +238,7 @@ class AckRequests:
         if error is None and missing:
             why = f"{missing} of these messages are not with this consumer: the others are acknowledged"
             request.respond(ResponseCode.NO_MESSAGE, why)
-            self.on_settled(topics)
+            self._held.arrived(topics)
         else:
             self._acked(request, topics, error)
 
@@ -243,7 +253,7 @@ class AckRequests:
     ) -> None:
         if error is None:
             if untaken is not None:
-                self.on_untaken(untaken, pop_time_ms)
+                self._revivals.note_untaken(untaken, pop_time_ms)
             header = ChangeInvisibleResponseHeader(pop_time_ms, invisible_ms, revive_queue_of(is_ordered=is_ordered))
             request.respond(ext=encode_ext(header))
         else:
@@ -269,11 +279,3 @@ class _Batch:
 def _queue_of(key: PopQueueKey, topic: TopicState) -> tuple[str, str, int, int]:
     """Return the first fields of an `AckRow`."""
     return key.group, key.topic, topic.created_position, key.queue_id
-
-
-def _ignore_topics(_topics: Iterable[str]) -> None:
-    """Do nothing: the default of `on_settled`."""
-
-
-def _ignore_untaken(_key: PopQueueKey, _pop_time_ms: int) -> None:
-    """Do nothing: the default of `on_untaken`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.environment import Environment
 from dledger.errors import LogError, NotLeaderError
@@ -23,7 +23,7 @@ from dledger_broker.features.pop.commands import NO_ROW, Pop, PopQueueKey
 from dledger_broker.features.pop.held import GoneClients, HeldPops, PopWait
 from dledger_broker.features.pop.reading import PopReads, Read, ReadPlan
 from dledger_broker.features.pop.resets import PopResets
-from dledger_broker.features.pop.revival import Revivals
+from dledger_broker.features.pop.revival import HiddenByLease, Revivals
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.turns import PopTurns
 from dledger_broker.features.pulling.limits import MAX_ANSWER_BYTES, MAX_HELD_BYTES, MAX_SUSPEND_S
@@ -38,7 +38,7 @@ from dledger_broker.kernel.jobs import Job
 from dledger_broker.kernel.leadership import LeadershipView
 from dledger_broker.kernel.live_config import LiveConfig
 from dledger_broker.kernel.machine import BrokerMachine
-from dledger_broker.kernel.parts import Gauge, Part
+from dledger_broker.kernel.parts import Gauge, Part, Parts
 from dledger_broker.kernel.queues import QueueState, TopicState
 from dledger_broker.kernel.requests import Request, Requests
 from dledger_broker.kernel.rights import Action
@@ -77,20 +77,23 @@ _COUNTING: Final = (
 )
 
 
-class Leasing(Protocol):
+class Leasing:
     """Giver of leases, under which popped messages stay hidden while their client lives."""
+
+    times: HiddenByLease
+    """The times for which leases hide messages."""
 
     def owner_of(self, request: Request, header: PopHeader) -> str:
         """Return the owner of the lease that a pop asks for, or "" if it asks for none. Raises `RemotingError`."""
+        raise NotImplementedError
 
     def leased(self, pop: Pop, owner: str) -> Command:
         """Return the command of a pop under a lease."""
+        raise NotImplementedError
 
 
 class PopRequests(Part):
-    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`. `leasing`
-    gives leases.
-    """
+    """POP on one node. `changes` has the changes in flight, and `resets` takes commits that say `reset`."""
 
     def __init__(
         self,
@@ -107,6 +110,7 @@ class PopRequests(Part):
         reader_groups: ReaderGroups,
         subscriptions: Subscriptions,
         commits: OffsetBuffer,
+        held: HeldPops,
         acks: AckRequests,
         revivals: Revivals,
         shared_names: SharedNames,
@@ -130,16 +134,19 @@ class PopRequests(Part):
         self._acks = acks
         self.revivals = revivals
         self._was_ready = False
-        self.leasing: Leasing | None = None
+        self._leasing: Leasing | None = None
         self.accepts_waiting = True
         self.popped = 0
-        self.held = HeldPops(env, requests.held, requests.run)
+        self.held = held
         self.gone = GoneClients(env, requests, self.held)
         self._turns = PopTurns(env, requests.run)
         self.resets = PopResets(machine, changes, requests, self.held.arrived)
-        revivals.on_due = acks.on_settled = self.held.arrived
-        acks.on_untaken = revivals.note_untaken
         clock.add_dependent(lambda: self.changes.table.has_deliveries)
+
+    def meet(self, parts: Parts) -> None:
+        self._leasing = parts.find(Leasing)
+        if self._leasing is not None:
+            self.revivals.dues.leases = self._leasing.times
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -252,7 +259,7 @@ class PopRequests(Part):
             header.order,
             attempt_id if header.order else "",
             self._shared_names.may_read(header.consumer_group, header.topic),
-            "" if self.leasing is None else self.leasing.owner_of(request, header),
+            "" if self._leasing is None else self._leasing.owner_of(request, header),
         )
 
     def _filter(self, header: PopHeader) -> MessageFilter | None:
@@ -335,7 +342,7 @@ class PopRequests(Part):
         invisible_ms = invisible_ms_of(header.invisible_time)
         rows = tuple(batch.row for batch in choice.batches)
         command = Pop(query.group, pop_time_ms, invisible_ms, rows, query.is_ordered, query.attempt_id)
-        leased = self.leasing.leased(command, query.client) if self.leasing is not None and query.client else None
+        leased = self._leasing.leased(command, query.client) if self._leasing is not None and query.client else None
         self.changes.pop(command, partial(self._on_popped, request, query, choice, command), leased)
 
     def _on_popped(

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -23,6 +23,7 @@ from dledger_broker.features.pop.answers import copy_of
 from dledger_broker.features.pop.changes import PopChanges, bits_in
 from dledger_broker.features.pop.commands import PopQueueKey, Revive, ReviveRow
 from dledger_broker.features.pop.deliveries import Delivery, PopQueue, offsets_of
+from dledger_broker.features.pop.held import HeldPops
 from dledger_broker.features.pop.reading import PopReads, ReadPlan, ReadRecords
 from dledger_broker.features.pop.shared_names import SharedNames
 from dledger_broker.features.pop.table import POPPED
@@ -140,7 +141,7 @@ class _Message(NamedTuple):
 class Revivals:
     """Leader job that revives deliveries; implements `dledger_broker.kernel.jobs.Job`.
 
-    `on_due` is called with the topics in which messages may be popped again in order. `revived`, `buried` and
+    It wakes the pops that are `held` in topics in which messages may be popped again in order. `revived`, `buried` and
     `unreadable` count messages of this node.
     """
 
@@ -157,8 +158,9 @@ class Revivals:
         reads: PopReads,
         groups: GroupProposals,
         shared_names: SharedNames,
+        held: HeldPops,
     ) -> None:
-        self.on_due: Callable[[Iterable[str]], None] = _ignore_topics
+        self._held = held
         self.revived = self.buried = self.unreadable = 0
         self._machine = machine
         self._env = env
@@ -269,7 +271,7 @@ class Revivals:
         for (key, pop_time_ms), when_ms in looked_at.items():
             heapq.heappush(self._heap, (when_ms, key, pop_time_ms))
         if in_order:
-            self.on_due(in_order)
+            self._held.arrived(in_order)
         return due
 
     def _becomes_dead_letter(self, queue: PopQueue, delivery: Delivery) -> bool:
@@ -443,7 +445,7 @@ class Revivals:
             if isinstance(outcome, Stored):
                 self.buried += unit.buried
                 self.revived += len(unit.copies) - unit.buried
-                self.on_due([key.topic for key, _, _ in closed])
+                self._held.arrived([key.topic for key, _, _ in closed])
             read_next()
 
         self._changes.begin_closing(closed)
@@ -502,7 +504,3 @@ def _message(queue: PopQueue, delivery: Delivery, bit: int, read: ReadRecords | 
     if record is not None and [record.queue_offset] != offsets_of(delivery.offsets, bit):
         record = None
     return _Message(queue, delivery, bit, record)
-
-
-def _ignore_topics(_topics: Iterable[str]) -> None:
-    """Do nothing: the default of `on_due`."""

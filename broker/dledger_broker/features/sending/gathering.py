@@ -90,9 +90,11 @@ class Gathering(Generic[ItemT]):
         if self._earlier is not None:
             count += self._earlier.count
             size += self._earlier.size
+        if not count:
+            return
         if not self._waits(count, size):
             self.flush()
-        elif count and self._timer is None:
+        elif self._timer is None:
             self._timer = self._env.call_later(MAX_GATHER_S, self.flush)
 
     def flush(self) -> None:

@@ -112,7 +112,7 @@ class NativeSends:
         except self._native.Panicked:  # Nothing is staged, and no offset is used.
             return False
         for target, count, size in targets:
-            staging.count_size(target, size, count)
+            self._counters.sizes.count(target.topic, size, count)
         return True
 
 

@@ -57,11 +57,11 @@ class PlainSends:
         self._quotas = quotas
         self._idempotent = idempotent
         self._requests = requests
-        self._native: NativeSends | None = None
+        self.native: NativeSends | None = None
         """Sends in the native part, which arrived before those that are gathered here."""
         if env.native is not None:
-            self._native = NativeSends(env.native, live, counters, targets, staging, requests, self)
-        self.gathering = Gathering(env, staging.in_flight.gather, self._stage, self._native)
+            self.native = NativeSends(env.native, live, counters, targets, staging, requests, self)
+        self.gathering = Gathering(env, staging.in_flight.gather, self._stage, self.native)
         """The sends that are not staged yet."""
         self._last_sender = ("", "")
         self._last_seed = 0
@@ -71,7 +71,7 @@ class PlainSends:
 
     def take_natively(self, reads: Sequence[Read], number: int, place: int, received: float) -> tuple[int, int]:
         """Take sends as `SendRequests.take_run` does, as far as the native part takes them."""
-        native = self._native
+        native = self.native
         if native is None or self.gathering.has_items:
             return number, place
         full = True
@@ -204,10 +204,10 @@ class PlainSends:
         if commands:
             idempotent.staged(begin, rows)
         if len(targets) == 1:  # as most units
-            staging.count_size(pending[0].target, size, len(pending))
+            staging.counters.sizes.count(pending[0].target.topic, size, len(pending))
         else:
             for send in pending:
-                staging.count_size(send.target, send.size, 1)
+                staging.counters.sizes.count(send.target.topic, send.size, 1)
 
     def _drop_unadmitted(self, pending: list[PendingSend], *, opted_in: bool) -> list[PendingSend]:
         """Return the sends that quotas admit. The others wait, or are or will be answered."""
@@ -230,6 +230,7 @@ class PlainSends:
 
     def note_applied(self, messages: int, deadline: float) -> None:
         """Count a unit that was applied and answered."""
-        self._staging.note_applied(messages, deadline)
+        staging = self._staging
+        staging.counters.count_sends(messages, staging.in_flight.drop_settled(deadline))
         self.gathering.flush_later()
         self._idempotent.applied()

@@ -162,7 +162,8 @@ class SendRequests(Part):
         """
         plain, complete, known, add = self._plain, self._complete, self._targets.known, self.gathering.add
         max_body_bytes = self._live.config.max_message_bytes
-        number, place = plain.take_natively(reads, number, place, received)
+        if plain.native is not None:
+            number, place = plain.take_natively(reads, number, place, received)
         topic, target = "", None
         taken = 0
         while number < len(reads):

@@ -42,7 +42,7 @@ class SendStaging:
         """The units that are staged and not answered."""
         self._deleting = machine.proposals.deleting
         self._writer = writer
-        self._counters = counters
+        self.counters = counters
         self._quotas = quotas
         self._store_host = pack_host(store_host)
         self._id_prefix = offset_message_id_prefix(store_host)
@@ -66,14 +66,6 @@ class SendStaging:
         """
         fill = partial(unit.encode, store_host=self._store_host, id_prefix=self._id_prefix)
         begin = self._writer.stage_unit(size, fill, commands, unit)
-        self._counters.bytes_in += size
+        self.counters.bytes_in += size
         self.in_flight.add(unit)
         return begin
-
-    def count_size(self, target: SendTarget, size: int, requests: int) -> None:
-        """Count the bytes and requests of a staged unit that are for one topic."""
-        self._counters.sizes.count(target.topic, size, requests)
-
-    def note_applied(self, messages: int, deadline: float) -> None:
-        """Count a unit that was applied and answered, and forget the units that were answered."""
-        self._counters.count_sends(messages, self.in_flight.drop_settled(deadline))

@@ -196,8 +196,9 @@ class SendUnit:
                     )
                 )
         self.extent = (begin, position)
-        self.runs = [(queue, queue.staged_offset, b"".join(units)) for queue, units in units_of.items()]
-        self._messages = sum(map(len, units_of.values()))
+        for queue, units in units_of.items():
+            self.runs.append((queue, queue.staged_offset, b"".join(units)))
+            self._messages += len(units)
         return parts
 
     def applied(self) -> None:

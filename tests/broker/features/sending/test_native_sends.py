@@ -305,7 +305,7 @@ def test_batches_that_the_native_part_hands_back_are_stored_as_batches(
 
 
 def test_the_native_part_leaves_reads_that_begin_with_another_request(staged: Staged) -> None:
-    sends = staged.broker.service.parts[SendRequests]._plain._native
+    sends = staged.broker.service.parts[SendRequests]._plain.native
     data = staged.frame(code=11) + staged.frame()
     assert sends.take(staged.reads(data), 0, 0, 0.0) == (0, 0, False)
     assert sends._run is None
