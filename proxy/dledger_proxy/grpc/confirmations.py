@@ -142,8 +142,10 @@ class Confirmations:
                     accept=_NOT_HELD_CODES,
                 )
             except ClientError as error:
-                text = "event=lease_not_confirmed group=%s topic=%s client=%s reason=%r"
-                logger.info(text, holder.group, holder.topic, holder.client_id, str(error))
+                logger.info(
+                    "event=lease_not_confirmed group=%s topic=%s client=%s reason=%r",
+                    holder.group, holder.topic, holder.client_id, str(error),
+                )  # fmt: skip
 
 
 def _name(broker_group: str, group: str, topic: str, point: CheckPoint) -> _Name:

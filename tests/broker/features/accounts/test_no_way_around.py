@@ -60,7 +60,7 @@ def mangled(data: st.DataObject, request_name: str) -> tuple[int, dict[str, str]
 
 
 def ask(client: FakeClient, code: int, ext: dict[str, str], body: bytes, serialize_type: int) -> RemotingCommand:
-    if code == RequestCode.RECALL_MESSAGE:
+    if code in {RequestCode.RECALL_MESSAGE, RequestCode.LIST_DELAYED}:
         read_log(client.broker)
     return asyncio.run(answered(client, code, ext, body, serialize_type))
 

@@ -169,7 +169,7 @@ def in_general_form(frame: bytes) -> bytes:
 
 def seeded_broker(monkeypatch: pytest.MonkeyPatch) -> ServedBroker:
     monkeypatch.setattr("secrets.randbits", lambda _: 7)
-    config = BrokerConfig(broker_group="broker-a", node_id="n0", data_dir=".", max_message_bytes=1024)  # type: ignore[arg-type]
+    config = BrokerConfig(broker_group="broker-a", node_id="n0", data_dir=Path(), max_message_bytes=1024)
     broker = make_served_broker(config, BrokerInMemory())
     for topic in ("T1", "T2"):
         broker.memory.create_topic(topic)
