@@ -179,6 +179,8 @@ async def every_request_about_a_message(client: Client) -> dict[str, RemotingCom
         "recall": await client.call(RequestCode.RECALL_MESSAGE, recall),
         "end of a transaction": await client.call(RequestCode.END_TRANSACTION, half),
         "half that is checked again": await client.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, again),
+        "delayed messages": await client.call(RequestCode.LIST_DELAYED),
+        "open halves": await client.call(RequestCode.LIST_HALVES),
     }
 
 

@@ -8,8 +8,7 @@ from sim_groups import run_until, started
 
 from dledger.consensus.effects import SendMessage
 from dledger.core.messages import VoteReply, VoteRequest
-from dledger.replica.outbox import Outbox, Send
-from dledger.replica.saver import HardStateSaver
+from dledger.replica.peers.outbox import HardStateSaver, Outbox, Send
 from dledger.store.hardstate import HardStateFile
 from dledger.types import HardState
 from dledger_sim.log.group import GroupSettings
