@@ -274,8 +274,8 @@ def take_apart(raft: Raft, before: NodeState, log: Log) -> NodeState:
 KNOWN = frozenset((
     "me", "table", "term", "vote", "durable_index", "commit_index", "verified_index", "generation", "role", "leader",
     "progress", "term_start", "transfer_to", "was_asked_to_lead", "may_vote", "disk_used", "wall_ms", "healthy",
-    "first_position", "_settings", "_random", "_votes", "_transfer_deadline", "_leader_heard_at", "_heartbeat_at", "_nudge_at",
-    "_last_tick", "_round", "_reads", "_unsaved", "_effects", "_after_sync", "_election_deadline",
+    "first_position", "_settings", "_random", "_votes", "_transfer_deadline", "_leader_heard_at", "_heartbeat_at",
+    "_nudge_at", "_last_tick", "_round", "_reads", "_unsaved", "_effects", "_after_sync", "_election_deadline",
 ))  # fmt: skip
 """Names of all attributes of a core.
 
