@@ -18,7 +18,7 @@ from dledger_chaos.errors import BuildError
 
 PACKAGE: Final = "rocketmq-python-client"
 VERSION: Final = "5.1.2"
-DRIVER: Final = Path(__file__).with_name("grpc_driver.py")
+DRIVER: Final = Path(__file__).with_name("grpc_driver")
 INSTALL_S: Final = 300.0
 CALL_S: Final = 60.0
 """Time limit in seconds for a call. The client gives up by itself before."""

@@ -257,7 +257,7 @@ def test_a_refusal_has_an_explanation_and_changes_nothing(request_name: str, dat
     ext |= data.draw(st.dictionaries(st.one_of(names, st.sampled_from(NAMES)), VALUES, max_size=3), "put in")
     body, serialize_type = data.draw(BODIES, "body"), data.draw(st.sampled_from([0, 1]), "serializer")
     made, waits = set(machine.state.topics), NodeWaits(broker, client)
-    if code == RequestCode.RECALL_MESSAGE:
+    if code in {RequestCode.RECALL_MESSAGE, RequestCode.LIST_DELAYED}:
         read_log(broker)
     before = (machine.digest(), broker.memory.log.end)
     answer = asyncio.run(answered(client, code, ext, body, serialize_type))

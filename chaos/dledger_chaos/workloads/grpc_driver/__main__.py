@@ -1,6 +1,6 @@
 """Driver of RocketMQ 5's Python client: a process in an environment of its own, driven by lines of JSON.
 
-    python grpc_driver.py HOST:PORT[;HOST:PORT]      addresses of proxies
+    python grpc_driver HOST:PORT[;HOST:PORT]      addresses of proxies
 
     in   {"id": 1, "call": "send", "topic": "T", "body": BASE64, "group": "g" or null}
     out  {"id": 1, "result": ...}   or   {"id": 1, "error": "what the client said"}
