@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Generic, Self
 
@@ -17,6 +17,7 @@ from dledger_remoting.errors import InvalidParameter, RemotingError
 from dledger_remoting.filters.tags import SUBSCRIBE_ALL
 from dledger_remoting.headers import ConsumerSendBackHeader, decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    FAILURE_REASON_FIELD,
     UNTAKEN_FIELD,
     AckHeader,
     ChangeInvisibleHeader,
@@ -38,7 +39,7 @@ from .consuming.pops import PATIENCE_SECONDS, Found, Pops
 from .consuming.retries import DEAD_LETTER_LEVEL
 from .errors import ClientClosedError, ClientError, InvalidArgumentError, NoBrokerError, refusal
 from .interception import Caller, ReceiveCall, SettleCall
-from .messages import Codec, ReceivedMessage, T, delivered, undecoded
+from .messages import Codec, ReceivedMessage, T, decoded, log_undelivered, undecoded, undeliverable
 from .namespaces import Namespace
 from .sending.tracing import DEFAULT_MAX_TRACES, delivery_trace, handling_trace, tracer
 from .subscriptions import Filter, subscription
@@ -81,7 +82,7 @@ class SimpleConsumer(Generic[T]):
     was received and acknowledged.
 
     With a `codec` (`dledger_client.codecs`) each message has a `value`. A message whose body does not decode is logged
-    and not returned. It comes again when its invisible time is over, and becomes a dead letter in the end.
+    and not returned. It comes again after another invisible time, and becomes a dead letter in the end.
     """
 
     def __init__(
@@ -233,7 +234,39 @@ class SimpleConsumer(Generic[T]):
     def _hand_out(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage[T]]:
         """Return the messages that decode. The delivery of any other message has failed."""
         self._trace_received(messages)
-        return [readable for message in messages if (readable := delivered(message, self._codec)) is not None]
+        return [readable for message in messages if (readable := self._readable(message)) is not None]
+
+    def _readable(self, message: ReceivedMessage) -> ReceivedMessage[T] | None:
+        """Return a message with its value. If it has none, the broker is told why, in the background."""
+        readable = decoded(message, self._codec)
+        if (error := undeliverable(readable)) is None:
+            return readable
+        log_undelivered(error)
+        self._in_background(self._tell_failure(message, error.failure_reason), "failure of a message to decode")
+        return None
+
+    async def _tell_failure(self, message: ReceivedMessage, reason: str) -> None:
+        """Tell the broker why a delivery has failed. Without that the message comes again all the same."""
+        try:
+            await self._change(message, self._invisible_ms, REJECT_SECONDS, reason)
+        except ClientError as error:
+            logger.info("no reason is kept for a message of %s that comes again: %s", message.queue, error)
+
+    async def _change(
+        self, message: ReceivedMessage[object], invisible_ms: int, timeout: float, reason: str | None
+    ) -> RemotingCommand:
+        """Ask the broker to hide a message for so many ms from now on."""
+        point, topic = check_point_of(message), message.queue.topic
+        header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
+        told = {FAILURE_REASON_FIELD: failure_reason(reason)} if reason else {}
+        code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        return await self._call_leader(point.broker_name, code, {**encode_ext(header), **told}, timeout)
+
+    def _in_background(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Settle a message in the background, before the next pop."""
+        task = self._require_started().spawn(work, name)
+        self._rejections.add(task)
+        task.add_done_callback(self._rejections.discard)
 
     def put_back(self, messages: Sequence[ReceivedMessage[T]]) -> None:
         """Undo a `receive` whose messages nobody has seen, for example because the program that asked for them is gone.
@@ -283,18 +316,18 @@ class SimpleConsumer(Generic[T]):
             await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
         return await self.ack(message)
 
-    async def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
+    async def change_invisible(
+        self, message: ReceivedMessage[T], seconds: float, *, reason: str | None = None
+    ) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200.
 
         The returned message replaces the given one, which can no longer be acknowledged. Returns None where `ack`
-        returns False.
+        returns False. `reason` says why the work on the message failed. The next delivery, or the dead letter, has
+        it as its `failure_reason`, unless another node leads by then.
         """
-        point, topic = check_point_of(message), message.queue.topic
-        invisible_ms = _invisible_ms(seconds)
-        header = ChangeInvisibleHeader(self._group, topic, point.queue_id, point.text, point.queue_offset, invisible_ms)
-        code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        point, invisible_ms = check_point_of(message), _invisible_ms(seconds)
         with interception.settling(self._caller, "change_invisible", (message,)) as call:
-            response = await self._call_leader(point.broker_name, code, encode_ext(header), self._timeout)
+            response = await self._change(message, invisible_ms, self._timeout, reason)
             call.succeeded = response.code == ResponseCode.SUCCESS
         if not call.succeeded:
             return None
@@ -381,9 +414,7 @@ class SimpleConsumer(Generic[T]):
             if self._subscription.tags.matches_tag(message.tags):
                 wanted_messages.append(message)
             else:
-                task = self._require_started().spawn(self._reject(message), "acknowledgement of an unwanted message")
-                self._rejections.add(task)
-                task.add_done_callback(self._rejections.discard)
+                self._in_background(self._reject(message), "acknowledgement of an unwanted message")
         return wanted_messages
 
     async def _reject(self, message: ReceivedMessage) -> None:

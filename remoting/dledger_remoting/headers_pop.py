@@ -8,6 +8,8 @@ import msgspec
 
 from .integers import Int32, Int64
 
+FAILURE_REASON_FIELD: Final = "failureReason"
+"""Ext field of a change of invisible time (200053): why the delivery has failed, for the message that comes again."""
 UNTAKEN_FIELD: Final = "dledgerUntaken"
 """Ext field of a change of invisible time (200053). "true" means that no consumer has received the message.
 

@@ -91,6 +91,8 @@ class SyncSimpleConsumer(ClosedAfterUse, Generic[T]):
         """
         return self._blocking.run(self._client.reject(message, reason=reason))
 
-    def change_invisible(self, message: ReceivedMessage[T], seconds: float) -> ReceivedMessage[T] | None:
+    def change_invisible(
+        self, message: ReceivedMessage[T], seconds: float, *, reason: str | None = None
+    ) -> ReceivedMessage[T] | None:
         """Hide the message for `seconds` from now on, 1 to 43,200, as `SimpleConsumer.change_invisible` does."""
-        return self._blocking.run(self._client.change_invisible(message, seconds))
+        return self._blocking.run(self._client.change_invisible(message, seconds, reason=reason))

@@ -180,13 +180,16 @@ async def test_a_pulled_message_that_does_not_decode_comes_with_its_error_and_th
     assert good.value == Order(1)
 
 
-async def test_a_popped_message_that_does_not_decode_is_logged_and_left_to_its_invisible_time(cluster, caplog):
+async def test_a_popped_message_that_does_not_decode_comes_again_and_the_broker_is_told_why(cluster, caplog):
     answers = [stored(cluster, BAD), stored(cluster, BAD, b'{"number":1}')]
     cluster.answer(RequestCode.POP_MESSAGE, lambda command: answer_to_pop(command, answers.pop(0) if answers else []))
     async with SimpleConsumer(cluster.namesrv, "CG", "T", codec=CODEC) as consumer:
         [message] = await consumer.receive()
+        await until(lambda: len(cluster.requests(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 2)
     assert message.value == Order(1)
     assert not cluster.requests(RequestCode.ACK_MESSAGE)
+    told = [request.ext["failureReason"] for request in cluster.requests(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)]
+    assert all(reason.startswith("does not decode: ") for reason in told)
     assert sum("is not delivered" in record.getMessage() for record in caplog.records) == 2
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 
 CODEC = JsonCodec(int)
 BAD, GOOD = b"no number", b"17"
-REASON = "does not decode: JSON is malformed: invalid character (byte 1)"
+REASON = "does not decode: JSON is malformed: invalid character (byte 4)"
 
 
 @pytest.fixture
@@ -54,7 +54,8 @@ async def test_a_pushed_body_that_does_not_decode_is_a_dead_letter(
         values.append(message.value)
 
     async with PushConsumer(dledger_cluster.namesrv, group, dledger_topic, handle, codec=CODEC):
-        assert (await first_dead_letter(dledger_cluster, group)).body == BAD
+        dead_letter = await first_dead_letter(dledger_cluster, group)
+        assert (dead_letter.body, dead_letter.failure_reason) == (BAD, REASON)
     assert values == [17]
 
 
@@ -71,7 +72,8 @@ async def test_in_order_it_is_a_dead_letter_before_its_successor_is_handled(
     async with OrderlyConsumer(dledger_cluster.namesrv, group, dledger_topic, handle, **options):
         async with asyncio.timeout(60):
             await handled.wait()
-        assert (await first_dead_letter(dledger_cluster, group)).body == BAD
+        dead_letter = await first_dead_letter(dledger_cluster, group)
+        assert (dead_letter.body, dead_letter.failure_reason) == (BAD, REASON)
 
 
 async def test_a_popped_body_that_does_not_decode_is_a_dead_letter(
@@ -84,5 +86,5 @@ async def test_a_popped_body_that_does_not_decode_is_a_dead_letter(
             for message in await consumer.receive(wait=1):
                 values.append(message.value)
                 await consumer.ack(message)
-    assert (await dead_letter).body == BAD
+    assert ((await dead_letter).body, (await dead_letter).failure_reason) == (BAD, REASON)
     assert values == [17]

@@ -26,6 +26,7 @@ from dledger_remoting.codes import RequestCode, ResponseCode
 from dledger_remoting.errors import BodyError, InvalidParameter, MessageIllegal, TopicNotExist
 from dledger_remoting.headers import decode_ext, encode_ext
 from dledger_remoting.headers_pop import (
+    FAILURE_REASON_FIELD,
     UNTAKEN_FIELD,
     AckHeader,
     ChangeInvisibleHeader,
@@ -33,6 +34,7 @@ from dledger_remoting.headers_pop import (
 )
 from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic, revive_queue_of
 from dledger_remoting.pop_bodies import BatchAck, decode_batch_ack
+from dledger_remoting.properties import failure_reason
 from dledger_remoting.topics import is_retry_topic, retry_topic
 
 MIN_INVISIBLE_MS: Final = 1_000
@@ -157,8 +159,7 @@ class AckRequests:
             self._unknown(request, f"offset {header.offset} of {name}/{header.queue_id}")
             return
         row = AckRow(*_queue_of(key, topic), point.pop_time_ms, bit, now_ms, invisible_ms)
-        untaken = key if is_untaken else None
-        self._changes.ack(row, partial(self._changed, request, invisible_ms, point.is_ordered, untaken))
+        self._changes.ack(row, partial(self._changed, request, key, invisible_ms, point.is_ordered, is_untaken))
 
     def _topic(self, name: str, queue_id: int) -> TopicState:
         """Return the topic of a popped message. Raises `RemotingError`."""
@@ -245,15 +246,18 @@ class AckRequests:
     def _changed(
         self,
         request: Request,
+        key: PopQueueKey,
         invisible_ms: int,
         is_ordered: bool,
-        untaken: PopQueueKey | None,
+        is_untaken: bool,
         error: LogError | None,
         pop_time_ms: int,
     ) -> None:
         if error is None:
-            if untaken is not None:
-                self._revivals.note_untaken(untaken, pop_time_ms)
+            if is_untaken:
+                self._revivals.note_untaken(key, pop_time_ms)
+            elif reason := failure_reason(request.ext.get(FAILURE_REASON_FIELD, "")):
+                self._revivals.note_failed(key, pop_time_ms, reason)
             header = ChangeInvisibleResponseHeader(pop_time_ms, invisible_ms, revive_queue_of(is_ordered=is_ordered))
             request.respond(ext=encode_ext(header))
         else:

@@ -27,13 +27,15 @@ RETRY_QUEUE: Final = 0
 """Queue id of the copies in a retry topic, which has no other queue."""
 
 
-def copy_of(record: MessageRecord, topic: str, pop_time_ms: int, *, counts: bool = True) -> NewRecord:
+def copy_of(
+    record: MessageRecord, topic: str, pop_time_ms: int, *, counts: bool = True, reason: str | None = None
+) -> NewRecord:
     """Return the copy of a message for a retry or dead-letter topic.
 
-    If the delivery `counts`, the copy has a higher reconsume count. If its properties have no room for the first pop
-    time, they stay as they are.
+    If the delivery `counts`, the copy has a higher reconsume count. `reason` says why the delivery failed. If its
+    properties have no room for the first pop time, they stay as they are.
     """
-    copy = sent_back(record, topic, RETRY_QUEUE, None)
+    copy = sent_back(record, topic, RETRY_QUEUE, None, reason)
     first = find_property(record.properties, FIRST_POP_TIME.encode())
     properties = with_property(
         copy.properties, FIRST_POP_TIME, first.decode(errors="replace") if first else str(pop_time_ms)

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -121,6 +122,8 @@ MAX_DELIVERIES: Final = 50
 """Maximum number of deliveries per pass, so that their rows fit a unit."""
 MAX_UNIT_BYTES: Final = 256 << 10
 """Maximum size of the copies of one unit, in a large segment. A larger message travels alone."""
+MAX_REASONS: Final = 10_000
+"""Maximum number of remembered reasons of failed deliveries, 300 characters each."""
 MAX_SEGMENT_SHARE: Final = 4
 """Minimum ratio of a segment's size to the size of a unit."""
 
@@ -180,6 +183,8 @@ class Revivals:
         """Deliveries by the time at which they become due, for the current run. Each run begins with all deliveries."""
         self._untaken: set[_Name] = set()
         """Deliveries that no consumer received, noted in the current run."""
+        self._reasons: OrderedDict[_Name, str] = OrderedDict()
+        """Reasons why consumers could not handle deliveries, noted in the current run, the oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         machine.on_state(self._watch)
 
@@ -206,6 +211,16 @@ class Revivals:
         if self._run is not None and self._changes.table.delivery(key, pop_time_ms) is not None:
             self._untaken.add((key, pop_time_ms))
 
+    def note_failed(self, key: PopQueueKey, pop_time_ms: int, reason: str) -> None:
+        """Note why a consumer could not handle a message, for the copy of the message.
+
+        Reasons are for people: only this leader knows them, and the oldest are forgotten above `MAX_REASONS`.
+        """
+        if self._run is not None and self._changes.table.delivery(key, pop_time_ms) is not None:
+            self._reasons[key, pop_time_ms] = reason
+            if len(self._reasons) > MAX_REASONS:
+                self._reasons.popitem(last=False)
+
     def look_again(self, clients: Container[str]) -> None:
         """Look at all deliveries under the leases of clients, because these leases have ended early."""
         now_ms = self._clock.now_ms()
@@ -226,6 +241,7 @@ class Revivals:
         self._is_busy = False
         self._run = handle
         self._untaken.clear()
+        self._reasons.clear()
         self._heap = [
             (delivery.pop_time_ms if delivery.client else delivery.due_ms, queue.key, delivery.pop_time_ms)
             for queue in self._changes.table
@@ -259,6 +275,7 @@ class Revivals:
             queue, delivery = self._changes.table.queue(key), self._changes.table.delivery(key, pop_time_ms)
             if queue is None or delivery is None:
                 self._untaken.discard((key, pop_time_ms))
+                self._reasons.pop((key, pop_time_ms), None)
                 continue
             if (key, pop_time_ms) in looked_at:
                 continue
@@ -382,8 +399,9 @@ class Revivals:
                 later[name] = now_ms + AGAIN_MS
                 lacking.setdefault(topic, {})[name] = now_ms
             elif unit.has_room_for(record):
-                counts = name not in self._untaken
-                unit.add(queue, delivery, bit, copy_of(record, topic, delivery.pop_time_ms, counts=counts))
+                counts, reason = name not in self._untaken, self._reasons.get(name)
+                copy = copy_of(record, topic, delivery.pop_time_ms, counts=counts, reason=reason)
+                unit.add(queue, delivery, bit, copy)
                 unit.buried += topic == dead_letter_topic(queue.key.group)
         self._postpone(later)
         for topic, waiting in lacking.items():

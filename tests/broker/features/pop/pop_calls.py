@@ -15,7 +15,7 @@ from dledger_broker.features.pop.revival import Revivals
 from dledger_broker.features.pop.table import POPPED, PopTable
 from dledger_remoting.command import RemotingCommand
 from dledger_remoting.pop import CheckPoint, Retry, parse_check_point, pop_retry_topic
-from dledger_remoting.properties import POP_CHECK_POINT, parse_properties
+from dledger_remoting.properties import FAILURE_REASON, POP_CHECK_POINT, parse_properties
 from dledger_remoting.record import MessageRecord, iter_records
 
 POP, ACK, CHANGE, BATCH_ACK = 200050, 200051, 200053, 200151
@@ -32,6 +32,8 @@ class Popped(msgspec.Struct, frozen=True):
     real_topic: str
     reconsume_times: int
     point: CheckPoint
+    reason: str | None = None
+    """Why its last delivery failed."""
 
 
 class Popper(FakeClient):
@@ -231,14 +233,17 @@ def messages(answer: RemotingCommand, topic: str = "T1", group: str = "CG") -> l
     starts = dict(_info(answer.ext.get("startOffsetInfo", "")))
     found: list[Popped] = []
     for record in iter_records(answer.body, verify_crc=True):
-        text = parse_properties(record.properties).get(POP_CHECK_POINT)
+        properties = parse_properties(record.properties)
+        text = properties.get(POP_CHECK_POINT)
         if text is None:
             start = starts["0", str(record.queue_id)]
             times = f"{answer.ext['popTime']} {answer.ext['invisibleTime']} {answer.ext['reviveQid']}"
             text = f"{start} {times} 0 broker-a {record.queue_id} {record.queue_offset}"
         point = parse_check_point(text)
         real = pop_retry_topic(group, topic, point.retry)
-        found.append(Popped(record.body, record.topic, real, record.reconsume_times, point))
+        found.append(
+            Popped(record.body, record.topic, real, record.reconsume_times, point, properties.get(FAILURE_REASON))
+        )
     return found
 
 

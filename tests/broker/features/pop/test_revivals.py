@@ -4,6 +4,7 @@ import pytest
 from served_broker import ServedBroker, send_ext
 
 from dledger.errors import BusyError
+from dledger_broker.features.pop import revival
 from dledger_broker.features.pop.choosing import RETRIES_FIRST
 from dledger_broker.features.pop.revival import MAX_DELIVERIES
 from dledger_broker.kernel.commands import Command
@@ -122,6 +123,27 @@ def test_a_message_that_is_given_back_is_redelivered_at_once_without_counting_a_
     [message] = client.pop()
     client.wait()
     assert client.pop() == [], "with no retries allowed, one delivery that counts is the last"
+
+
+def test_a_copy_says_why_its_delivery_failed_and_the_next_one_only_its_own(client: Popper) -> None:
+    client.broker.put_group(retry_max_times=2)
+    client.store(b"x")
+    for told, reason in (({}, None), ({"failureReason": "ValueError:\nno price"}, None), ({}, "ValueError: no price")):
+        [message] = client.pop()
+        assert message.reason == reason
+        client.hide(message, HIDDEN_S, **told)
+        client.wait(HIDDEN_S + 2)
+    [letter] = client.dead_letters()
+    assert b"FAILURE" not in letter.properties
+
+
+def test_reasons_of_failed_deliveries_are_bounded(client: Popper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revival, "MAX_REASONS", 1)
+    client.store(b"a", b"b")
+    for message in client.pop():
+        client.hide(message, HIDDEN_S, failureReason=message.body.decode())
+    client.wait(HIDDEN_S + 2)
+    assert {message.body: message.reason for message in client.pop()} == {b"a": None, b"b": "b"}
 
 
 def test_groups_that_pop_in_turn_all_get_their_retries(broker: ServedBroker, client: Popper) -> None:
