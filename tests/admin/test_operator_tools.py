@@ -81,9 +81,15 @@ def test_a_topic_that_is_kept_or_given_stays(cluster):
     assert result["topic"] in cluster.read("topic", "list")
 
 
-def test_a_signal_ends_a_benchmark_and_its_topic_goes(cluster):
+@pytest.mark.parametrize("interrupts", [signal.SIG_DFL, signal.SIG_IGN], ids=["foreground", "background"])
+def test_a_signal_ends_a_benchmark_and_its_topic_goes(cluster, interrupts):
+    """Shells ignore interrupts for what they start in the background."""
     kept = set(open_benches(cluster))
-    process = subprocess.Popen([DLEDGER, "bench", "send", "--seconds", "600"], env=cluster.environment)
+    process = subprocess.Popen(
+        [DLEDGER, "bench", "send", "--seconds", "600"],
+        env=cluster.environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, interrupts),  # noqa: PLW1509 - no thread of this process forks
+    )
     try:
         wait_until(lambda: set(open_benches(cluster)) - kept)
         process.send_signal(signal.SIGTERM)

@@ -119,14 +119,17 @@ def _measure(ctx: click.Context, namesrv: str, output: str, kind: Kind, options:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """Let every signal that ends the command cancel it, so that the topic is deleted."""
+    """Let every signal that ends the command cancel it, so that the topic is deleted.
+
+    A shell starts programs in the background with SIGINT ignored. `asyncio` would then not cancel anything.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         del number, frame
         signal.raise_signal(signal.SIGINT)
 
-    numbers = [number for number in ending_signals() if number != signal.SIGINT]
-    former = {number: signal.signal(number, interrupt) for number in numbers}
+    handlers = dict.fromkeys(ending_signals(), interrupt) | {signal.SIGINT: signal.default_int_handler}
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
