@@ -110,7 +110,8 @@ class AuditFile(logging.Handler):
 def newest_lines(folder: Path, count: int, word: str = "") -> list[dict[str, object]]:
     """Return the newest lines of the audit log in a folder that contain a word, the newest first. Blocks.
 
-    At most `MAX_READ_BYTES` are read, and lines that cannot be read are left out. A missing file has no lines.
+    At most `MAX_READ_BYTES` are read, and lines that are no JSON are left out. A missing file has no lines. Raises
+    `OSError` if a file cannot be read: it could have the lines that somebody looks for.
     """
     found: list[dict[str, object]] = []
     left = MAX_READ_BYTES
@@ -136,7 +137,7 @@ def _end_of(path: Path, size: int) -> bytes:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - size))
             content = file.read(size)
-    except OSError:
+    except FileNotFoundError:  # there is none yet, or it was turned over meanwhile
         return b""
     return content if length <= size else content.partition(b"\n")[2]
 
@@ -144,7 +145,7 @@ def _end_of(path: Path, size: int) -> bytes:
 def _fields_in(line: str) -> dict[str, object] | None:
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
 

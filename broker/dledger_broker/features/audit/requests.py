@@ -17,7 +17,7 @@ from dledger_broker.kernel.routes import NO_EFFECT, Needs, Route
 from dledger_remoting.audit import MAX_LINES, AuditHeader, AuditLine, AuditLines
 from dledger_remoting.bodies import encode_body
 from dledger_remoting.codes import RequestCode
-from dledger_remoting.errors import InvalidParameter
+from dledger_remoting.errors import InvalidParameter, ServerError
 from dledger_remoting.headers import decode_ext
 
 
@@ -47,7 +47,12 @@ class AuditRequests(Part):
 
     async def _tell(self, request: Request, header: AuditHeader) -> None:
         read = partial(newest_lines, self._folder, header.max_lines, header.word)
-        found = await called_back(partial(self._env.run_blocking, COLD, read))
+        try:
+            found = await called_back(partial(self._env.run_blocking, COLD, read))
+        except OSError as error:
+            why = f"the audit log in {self._folder} cannot be read: {error}: look at the disk of {self._node_id}"
+            self._requests.fail(request, ServerError(why))
+            return
         self._requests.respond(request, encode_body(AuditLines(self._node_id, [_line(fields) for fields in found])))
 
 

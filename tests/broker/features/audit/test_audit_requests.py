@@ -15,7 +15,7 @@ from dledger_remoting.signatures import signed
 from tests.broker.features.accounts.guarded_broker import allow, guarded_broker, make_account
 
 READ_AUDIT = 20032
-NO_PERMISSION, INVALID_PARAMETER = 16, 29
+SYSTEM_ERROR, NO_PERMISSION, INVALID_PARAMETER = 1, 16, 29
 
 
 def broker_in(folder: Path) -> ServedBroker:
@@ -72,3 +72,11 @@ def test_the_audit_log_needs_a_right_of_its_own() -> None:
     assert client.call_from_disk(READ_AUDIT, signed({}, b"", auditor)).code == 0
     wrong = client.call_from_disk(READ_AUDIT, signed({"maxLines": "501"}, b"", auditor))
     assert (wrong.code, "outside 1..500" in (wrong.remark or "")) == (INVALID_PARAMETER, True)
+
+
+def test_an_audit_log_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None:
+    broker = broker_in(tmp_path)
+    (tmp_path / "log/audit.log").mkdir()  # nobody can read that as a file
+    answer = broker.client().call_from_disk(READ_AUDIT, {})
+    assert answer.code == SYSTEM_ERROR
+    assert "audit.log" in (answer.remark or "")
