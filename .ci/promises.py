@@ -29,7 +29,7 @@ REAL_PROCESSES = "chaos"
 """Section whose promises have a check of the chaos rig."""
 COUNTS = "counts"
 _GENERATED = re.compile(r"(?<=<!-- promises: )([^>]+)( -->\n).*?(?=<!-- end of promises -->)", re.DOTALL)
-SLIPS_HEAD = """# What each promise was broken by
+SLIPS_HEAD = """# Slips and known bugs, by promise
 
 `make fix` writes this page from the table in `docs/promises/`. A *clause* is some words of a
 [promise](../promises.md), with the one check that fails without them. A *slip* is a change of a few lines in the
